@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 from transformer_lens import ActivationCache
+from transformer_lens.utilities import get_act_name
 
 from dcinterp.support.errors import UserError
 
@@ -20,6 +21,11 @@ def own_kind(cache: Own, part: ActivationCache) -> Own:
 
 class CompositionWarning(UserWarning):
     """An assumption of a tool that holds for plain attention does not hold for composed heads."""
+
+
+def _full_name(key: Any) -> str:
+    """The hook that a key of TransformerLens's shorthand stands for."""
+    return str(get_act_name(*key) if isinstance(key, tuple) else get_act_name(str(key)))
 
 
 class DCActivationCache(ActivationCache):
@@ -62,7 +68,8 @@ class DCActivationCache(ActivationCache):
 
     def __getitem__(self, key: Any) -> Tensor:
         # The shorthand is what pattern detectors use; who writes the full name has read where it comes from.
-        if isinstance(key, tuple) and key[0] == "pattern" and "post" in self.model.stages:
+        short = isinstance(key, tuple) or not str(key).startswith("blocks.")
+        if short and "post" in self.model.stages and _full_name(key).endswith("hook_pattern"):
             warnings.warn(
                 "The pattern of composed heads is signed and its rows do not sum to 1; the softmax before composition "
                 "is at blocks.{layer}.attn.post.hook_in.",

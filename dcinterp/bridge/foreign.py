@@ -36,7 +36,8 @@ class ForeignActivationCache(ActivationCache):
             norm = getattr(self.model, "ln_final", None)
         else:
             norm = getattr(self.model.blocks[layer], "ln2" if mlp_input else "ln1", None)
-        if not self.model._weights_processed and has_gain(norm):
+        # Weights may have been processed without the norms (fold_ln=False); where they were folded, no gain is left.
+        if has_gain(norm):
             warnings.warn(
                 "The parts are divided by the scale of a norm, without the norm's gain, so what is projected from them "
                 "is not what the model computes; call enable_compatibility_mode() on the bridge first and run again.",

@@ -79,8 +79,10 @@ class Replacement:
     seed: int = 0
     unmatched: Unmatched = field(default_factory=Unmatched)
 
-    def at(self, ids: TokenIds) -> dict[str, Tensor]:
+    def at(self, ids: TokenIds, read: int = 0) -> dict[str, Tensor]:
         """What to put in on one prompt [1, pos], by tap: [...], or [pos, ...] where it differs by position.
+
+        read: how many tokens of an answer the prompt ends with, as in `choose`.
 
         Of a branch it is the map [head_from, head_to], of the positions that choose it where there is more than one.
         Empty for kinds that need no other prompts: those change the running value.
@@ -89,7 +91,7 @@ class Replacement:
             return dict(self.means)
         if not self.pool:
             return {}
-        chosen = self.choose(ids[0])
+        chosen = self.choose(ids[0], read)
         found = {}
         for tap in self.taps:
             values = [self.pool[name][chosen] for name in _read(tap)]
@@ -128,17 +130,20 @@ class Replacement:
         length = int(real[-1]) + 1 if len(real) else len(row)
         return torch.nn.functional.pad(self.choose(row[:length]), (0, len(row) - length))
 
-    def choose(self, ids: Int[Tensor, " pos"]) -> Int[Tensor, " pos"]:
+    def choose(self, ids: Int[Tensor, " pos"], read: int = 0) -> Int[Tensor, " pos"]:
         """For every position of a prompt, the position in the pool that its value is taken from.
 
         One donor is drawn for the prompt, by the seed and its tokens; where it does not have the position, or (for
         "resample-token") nothing in the pool has the token, another donor takes its place.
+
+        read: how many tokens of an answer stand behind the prompt, which is known without them, too.
         """
         row = ids.tolist()
         digest = blake2b(f"{self.seed}/{row}".encode(), digest_size=7).digest()
         draw = random.Random(int.from_bytes(digest, "big"))
         # The prompt itself is no other prompt, unless there is none beside it.
-        donors = [e for e, (start, end) in enumerate(self._spans) if self._ids[start:end] != row]
+        itself = (row, row[: len(row) - read])
+        donors = [e for e, (start, end) in enumerate(self._spans) if self._ids[start:end] not in itself]
         donors = donors or list(range(len(self._spans)))
         draw.shuffle(donors)
         spans = [self._spans[e] for e in donors]

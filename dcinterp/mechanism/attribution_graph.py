@@ -10,6 +10,7 @@ holds a graph to its models and to the code by which its viewer reads files. Wha
 - Our nodes are heads and MLPs, not features of a transcoder, and `feature_type` says so. Viewers that look for a page
   of examples of a feature find none.
 - A node stands for all positions; it is put at the last token, where the answer is read.
+- An edge into a key or value that several heads share leads to each of them, with its whole score.
 - Several edges may join the same two nodes (as query and as key, or by several branches). A link holds their sum, and
   under `edges` each of them with its own score.
 - The logits node is a difference of two logits and has no probability; the viewer fails on one whose text has none, so

@@ -12,7 +12,7 @@ head reads. Nothing here needs a model: names and numbers of edges are enough.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -115,21 +115,27 @@ def _shape(targets: tuple[str, ...]) -> Shape:
     return Shape(1 + max(at[0] for at in places), 1 + max(at[1] for at in places), kv_heads, stages)
 
 
-def drawn_ends(edge: Edge, stages: Collection[str]) -> tuple[str, str]:
-    """The nodes of the drawing that an edge joins: a query, key or value is joined with the node that it serves."""
+def drawn_ends(edge: Edge, shape: Shape) -> list[tuple[str, str]]:
+    """The nodes of the drawing that an edge joins: a query, key or value is joined with the node that it serves.
+
+    Where several heads share a key or value, it serves each of them, and the edge is drawn to each.
+    """
     source, target = edge.nodes
     head, _, side = target.rpartition(".")
     if side not in ("q", "k", "v") or not head:
-        return source, target
-    if side == "v":
-        return source, head
-    return source, f"{head} scores" if "pre" in stages else f"{head} attention"
+        return [(source, target)]
+    kind = "" if side == "v" else " scores" if "pre" in shape.stages else " attention"
+    if side == "q" or shape.kv_heads == shape.heads:
+        return [(source, f"{head}{kind}")]
+    layer, _, number = head.partition("H")
+    each = shape.heads // shape.kv_heads
+    return [(source, f"{layer}H{served}{kind}") for served in range(int(number) * each, (int(number) + 1) * each)]
 
 
 def all_nodes(edges: Sequence[Edge]) -> tuple[str, ...]:
     """The nodes that drawings of a model's circuits can have."""
-    stages = Shape.of(edges).stages
-    return tuple(dict.fromkeys(name for edge in edges for name in drawn_ends(edge, stages)))
+    shape = Shape.of(edges)
+    return tuple(dict.fromkeys(name for edge in edges for ends in drawn_ends(edge, shape) for name in ends))
 
 
 def connected_edges(edges: Sequence[Edge], kept: Sequence[bool]) -> list[bool]:
@@ -154,11 +160,11 @@ def draw_circuit(
     for index, (edge, keep) in enumerate(zip(edges, kept, strict=True)):
         if not keep:
             continue
-        ends = drawn_ends(edge, shape.stages)
-        places |= {name: _place(name, shape) for name in ends if name not in places}
-        source, target = (notes.group_of(name) or name for name in ends)
-        if source != target:
-            drawn.append(Drawn(index, edge.name, source, target, edge.kind, scores[index], paths[index]))
+        for ends in drawn_ends(edge, shape):
+            places |= {name: _place(name, shape) for name in ends if name not in places}
+            source, target = (notes.group_of(name) or name for name in ends)
+            if source != target:
+                drawn.append(Drawn(index, edge.name, source, target, edge.kind, scores[index], paths[index]))
     drawn.sort(key=lambda each: -abs(each.score))
     return Drawing(tuple(_nodes(places, notes)), tuple(drawn), rows(shape))
 

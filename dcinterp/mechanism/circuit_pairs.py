@@ -159,10 +159,10 @@ def ranked_and_measured(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 def _pair(bridge: Bridge, each: Any, kind: str) -> Pair | None:
     """The pair of one example, (example, its prompt with shots), or a pair of one's own; None where there is none."""
     prompt = None
-    if isinstance(each, tuple) and hasattr(each[0], "facts"):
+    if isinstance(each, tuple) and each and hasattr(each[0], "facts"):
         each, prompt = each
     if not hasattr(each, "facts"):
-        if isinstance(each, str) or len(each) != 4:
+        if not isinstance(each, tuple | list) or len(each) != 4:
             raise UserError(
                 f"{each!r} is not a valid pair; give an example of the tasks, or (prompt, answer, counterfactual "
                 "prompt, its answer)."

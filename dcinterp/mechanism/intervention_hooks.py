@@ -25,6 +25,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ablation import ABLATIONS, apply_map, replacement, rotated, side_of
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, checked, read_interventions, tap
 from dcinterp.mechanism.path_gradient import Hooks, Metric
@@ -57,6 +58,21 @@ class References:
     ablations: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     unmatched: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def most_unmatched(self) -> float:
+        """The largest of these shares."""
+        return max(self.unmatched.values(), default=0.0)
+
+
+def unmatched_warnings(share: float) -> list[str]:
+    """What to know where values were resampled from prompts that lack the position, or the token."""
+    if not share:
+        return []
+    return [
+        f"For {share:.0%} of the resampled positions no other prompt has the same position, or token where tokens are "
+        "matched; they take their values from elsewhere: give a reference of such prompts."
+    ]
+
 
 def references(
     bridge: Bridge,
@@ -67,11 +83,13 @@ def references(
     *,
     ids: Tensor | None = None,
     seed: int = 0,
+    read: int = 0,
 ) -> References:
     """Run the other prompts and keep what these (checked) interventions need of them.
 
     Args:
-        ids: the prompt that is intervened on, [1, pos], and seed: of the draws; for kinds that resample.
+        ids: the prompt that is intervened on, [1, pos], of which the last `read` tokens are an answer's, and seed: of
+            the draws; for kinds that resample.
 
     Raises:
         UserError: an intervention needs a counterfactual or a reference set that was not given, or the counterfactual
@@ -100,7 +118,7 @@ def references(
     unmatched: dict[str, float] = {}
     for kind in from_others:
         values = replacement(bridge, sorted({tap(one) for one in interventions if one.kind == kind}), kind, given, seed)
-        ablations[kind] = values.means if kind == "mean" or ids is None else values.at(ids)
+        ablations[kind] = values.means if kind == "mean" or ids is None else values.at(ids, read)
         if values.unmatched.positions:
             unmatched[kind] = values.unmatched.without / values.unmatched.positions
     return References(other, ablations, unmatched)
@@ -151,17 +169,23 @@ def applied(
     prompt: Prompt,
     *,
     counterfactual: Prompt | None = None,
-    reference: Sequence[Prompt] | None = None,
+    reference: str | Sequence[Prompt] | None = None,
     dynamic_weights: DynamicWeights = "recomputed",
+    seed: int = 0,
 ) -> Iterator[Any]:
     """The bridge with the interventions in force for runs of this one prompt; no hook is left behind.
+
+    Args: as in `intervene`.
 
     Raises:
         UserError: as `intervene`; a run is of several prompts at once.
     """
     ids = token_ids(bridge, prompt)
     ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, ids.shape[1])]
-    values = references(bridge, ones, ids.shape[1], counterfactual, reference, ids=ids)
+    among = None
+    if any(one.kind in ABLATIONS and ABLATIONS[one.kind].reference for one in ones):
+        among = prompts(bridge, default_reference(bridge, prompt) if reference is None else reference)
+    values = references(bridge, ones, ids.shape[1], counterfactual, among, ids=ids, seed=seed)
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()
     guard = [("embed.hook_in", _require_one)] if "embed.hook_in" in bridge.hook_dict else []
     with bridge.hooks(fwd_hooks=[*guard, *intervention_hooks(bridge, [ones], values, frozen=frozen)]):

@@ -86,6 +86,12 @@ class Intervention:
     key: int | None = None
 
     def __post_init__(self) -> None:
+        if self.part not in _PLACES:
+            raise UserError(
+                f"There is nothing called {shown(self.part)} to intervene on; {nearest(self.part, _PLACES)}"
+            )
+        if self.kind not in KINDS:
+            raise UserError(f"There is no kind of change {shown(self.kind)}; {nearest(self.kind, KINDS)}")
         if not math.isfinite(self.factor):
             raise UserError(f"{float(self.factor)} is no factor; write a number, as in scale=2.")
 
@@ -112,7 +118,10 @@ class Intervention:
             raise UserError(f"{shown(place + where)} has a number that is too large; {_HELP}.")
         numbers = {k: int(v) for k, v in found.groupdict().items() if k not in ("stage", "name") and v is not None}
         words = {k: v for k, v in found.groupdict().items() if k in ("stage", "name")}
-        where_numbers = {k: int(v) for k, v in (pair.split("=") for pair in where.split())}
+        pairs = [pair.split("=") for pair in where.split()]
+        where_numbers = {k: int(v) for k, v in pairs}
+        if len(where_numbers) < len(pairs):
+            raise UserError(f"{shown(where.strip())} names one position twice; write a line for each.")
         return cls(part, kind=kind, factor=_factor(kind, factor), **numbers, **words, **where_numbers)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -179,9 +188,14 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
     """The intervention with its positions counted from the start and "added" spelt out, if this model can have it.
 
     Raises:
-        UserError: the layer, head, stage, branch, weight or position does not exist in this model and prompt.
+        UserError: the layer, head, stage, branch, weight or position does not exist in this model and prompt, or an
+            intervention on a head or an edge names none.
     """
     layer = layer_number(bridge, given.layer)
+    if given.head is None and given.part in ("head", "edge"):
+        raise UserError(f"An intervention on {'a head' if given.part == 'head' else 'an edge'} names its head=.")
+    if given.head_from is None and given.part == "edge":
+        raise UserError("An intervention on an edge names the head whose attention it takes, as head_from=.")
     for head in (given.head, given.head_from):
         if head is not None and not 0 <= head < bridge.cfg.n_heads:
             raise UserError(f"There is no head {head}; this model has heads 0..{bridge.cfg.n_heads - 1}.")

@@ -76,7 +76,7 @@ def score_examples(
 
 
 def other_places(labels: Sequence[Label], *, seed: int = 0, draws: int = 100) -> list[int]:
-    """For every place another one whose label differs.
+    """For every place another one whose label differs, and not only by the exchange of target and foil.
 
     Every place is taken once, unless one label is on more than half of them: then the few others are taken in turn.
 
@@ -86,11 +86,11 @@ def other_places(labels: Sequence[Label], *, seed: int = 0, draws: int = 100) ->
         draws: how many orders are tried; the one whose pairs have fewest words in common wins.
 
     Raises:
-        UserError: all labels are the same.
+        UserError: all labels are the same, or the same exchanged.
     """
-    groups: dict[Label, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for place, label in enumerate(labels):
-        groups.setdefault(label, []).append(place)
+        groups.setdefault(frozenset(label), []).append(place)
     if len(groups) < 2:
         raise UserError("All examples have the same target and foil, so there is no other answer to score them for.")
     words = [{word for word in label if word is not None} for label in labels]
@@ -120,13 +120,14 @@ def _rotated(groups: list[list[int]], generator: torch.Generator) -> list[int]:
 
 def label_warnings(targets: Sequence[str], foils: Sequence[str], control: str) -> list[str]:
     """What to know about the label-permutation control over these examples."""
-    most = max(Counter(zip(targets, foils, strict=True)).values())
-    if control == "none" and len({frozenset(pair) for pair in zip(targets, foils, strict=True)}) == 1:
-        how = "" if most == len(targets) else ", or these exchanged"
+    pairs = [*zip(targets, foils, strict=True)]
+    how = "" if len({*pairs}) == len({frozenset(pair) for pair in pairs}) else ", or these exchanged"
+    most = max(Counter(map(frozenset, pairs)).values())
+    if control == "none" and most == len(pairs):
         return [f"There is no control: all examples have the same target and foil{how}, so labels cannot be permuted."]
     if control == "labels" and 2 * most > len(targets):
         return [
-            f"{most} of {len(targets)} examples have the same target and foil: the control scores them for the "
+            f"{most} of {len(targets)} examples have the same target and foil{how}: the control scores them for the "
             f"{len(targets) - most} others' answers, each several times."
         ]
     return []

@@ -30,6 +30,7 @@ REASONS = {
     "gradient": "a gradient describes small changes, and a removal is a large one",
     "halfway": "the gradient is that of a layer at half its size, which the removal of one unit does not reach",
     "recomputed": "behind the softmax a gradient describes small changes, and a removal is a large one",
+    "joint": "on the joint path no head answers another, and behind an ablated head those of later layers do",
     "relp": "the linearised model shares out the whole answer, and a removal takes one unit from the intact model",
 }
 

@@ -46,6 +46,8 @@ class AnswerMetric:
 
     def at_places(self, rows: Float[Tensor, "batch place vocab"]) -> Float[Tensor, " batch"]:
         """The same, from the logits of its places: what spares a run the unembedding of the others."""
+        if rows.dtype in (torch.bfloat16, torch.float16):  # in which differences of logits move in coarse steps
+            rows = rows.float()
         if self.objective == "log-probability":
             rows = rows.log_softmax(-1)
         value = rows.gather(-1, torch.tensor(self.chosen, device=rows.device).expand(len(rows), -1)[..., None])

@@ -26,9 +26,11 @@ def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
     """The prompt as ids [1, pos] on the bridge's device.
 
     Raises:
-        UserError: the prompt is empty, has a word that the tokenizer does not know, is longer than the context, or has
-            an id outside the vocabulary.
+        UserError: the model reads images; the prompt is empty, has a word that the tokenizer does not know, is longer
+            than the context, or has an id outside the vocabulary.
     """
+    if getattr(bridge.cfg, "is_visual_model", False):
+        raise UserError("This is about texts, and this model reads images; load a language model.")
     if isinstance(prompt, str):
         ids = _encode(bridge, prompt)
     else:

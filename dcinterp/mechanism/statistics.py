@@ -105,7 +105,7 @@ def bootstrap_interval(
     _require_level(level, resamples)
     units = _examples(x) if groups is None else _groups(x, groups)
     low, high = _interval(units, level, resamples, seed)
-    return (low, high) if bounds is None else _bounded(units.values, low, high, bounds, level)
+    return (low, high) if bounds is None else _bounded(units.values, low, high, bounds, level, units.sizes)
 
 
 def ratio_interval(
@@ -143,12 +143,13 @@ def ratio_interval(
 class _Units:
     """Numbers whose scatter about `mean` says how sure it is, as that of so many equal ones.
 
-    freedom: degrees of freedom of Student's t.
+    freedom: degrees of freedom of Student's t. sizes: of the units, where they are groups.
     """
 
     values: Float[Tensor, "unit ..."]
     mean: Float[Tensor, "*axes"]
     freedom: float
+    sizes: Float[Tensor, " unit"] | None = None
 
 
 def _examples(x: Float[Tensor, "example ..."]) -> _Units:
@@ -162,7 +163,7 @@ def _units(parts: Float[Tensor, "unit ..."], sizes: Float[Tensor, " unit"]) -> _
     share = sizes / sizes.sum()
     off = (parts - sizes[along] * ratio) / sizes.sum()
     values = ratio + (n - 1) * off / (1 - share[along]) if n > 1 else ratio[None]
-    return _Units(values, ratio, max(1.0, 1 / float((share**2).sum()) - 1))
+    return _Units(values, ratio, max(1.0, 1 / float((share**2).sum()) - 1), sizes)
 
 
 def _groups(x: Float[Tensor, "example ..."], groups: Sequence[Hashable]) -> _Units:
@@ -239,14 +240,23 @@ def _mean_interval(
 
 
 def _bounded(
-    x: Float[Tensor, "n ..."], low: Tensor, high: Tensor, bounds: tuple[float, float], level: float
+    x: Float[Tensor, "n ..."],
+    low: Tensor,
+    high: Tensor,
+    bounds: tuple[float, float],
+    level: float,
+    sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The interval within bounds, and one where all values lie at the same bound."""
+    """The interval within bounds, and one where all values lie at the same bound.
+
+    sizes: of the groups that the values are means of; groups of unlike sizes count as fewer.
+    """
     from synthetic_tasks.intervals import share_interval
 
     least, most = bounds
     share = ((x - least) / (most - least)).movedim(0, -1)
-    ends = [torch.from_numpy(end) for end in share_interval(share.numpy(), 1.0, level=level)]
+    answers = torch.ones(len(x), dtype=share.dtype) if sizes is None else sizes.to(share)
+    ends = [torch.from_numpy(end) for end in share_interval((share * answers).numpy(), answers.numpy(), level=level)]
     alike = ((x == least).all(0)) | ((x == most).all(0))
     low, high = (
         torch.where(alike, least + (most - least) * end, own) for end, own in zip(ends, (low, high), strict=True)

@@ -16,7 +16,7 @@ import dcinterp
 from dcinterp import UserError, intervene
 from dcinterp.mechanism.ablation import replacement
 from dcinterp.mechanism.branches import NAMES
-from dcinterp.mechanism.dataset import default_reference
+from dcinterp.mechanism.dataset import default_reference, draw_examples
 from dcinterp.mechanism.edges import edge_state, head_map, layer_taps
 from dcinterp.mechanism.intervention_hooks import applied, frozen_hooks, intervention_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import KINDS, WEIGHTS, Intervention, all_units, checked, read_interventions
@@ -499,3 +499,39 @@ def test_what_rotates_does_not_hang_on_the_order_of_the_lines(model):
         logits_under(model, lines) for lines in ("head 1.1 zero; head 1.2 rotate", "head 1.2 rotate; head 1.1 zero")
     )
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"part": "head", "layer": 0, "head": 1, "kind": "Mean"}, "no kind of change 'Mean'"),
+        ({"part": "heads", "layer": 0, "head": 1}, "nothing called 'heads'"),
+        ({"part": "head", "layer": 0}, "a head names its head="),
+        ({"part": "edge", "layer": 0, "stage": "post", "name": "kp", "head": 1}, "as head_from="),
+    ],
+)
+def test_an_intervention_that_is_none_is_refused(model, given, said):
+    with pytest.raises(UserError, match=said):
+        intervene(model, PROMPT, Intervention(**given), "fruit")
+
+
+def test_a_line_names_a_position_once():
+    with pytest.raises(UserError, match="'query=1 query=2' names one position twice"):
+        Intervention.parse("head 0.1 zero query=1 query=2")
+
+
+def test_interventions_in_force_take_a_reference_in_text_form(model):
+    given = [prompt for _, prompt in draw_examples("task0 n=4")]
+    by_text, by_list = (logits_under(model, "head 0.3 mean", reference=each) for each in ("task0 n=4", given))
+    assert torch.equal(by_text, by_list)
+    default = logits_under(model, "head 0.3 mean", reference=default_reference(model, PROMPT))
+    assert torch.equal(logits_under(model, "head 0.3 mean"), default)
+
+
+def test_the_prompt_is_no_other_prompt_behind_an_answer_of_several_tokens(model):
+    among = [PROMPT, PROMPT, PROMPT, OTHER]
+    found = {
+        intervene(model, PROMPT, "head 0.3 resample", "violin fruit", reference=among, seed=seed).effect
+        for seed in range(6)
+    }
+    assert found == {intervene(model, PROMPT, "head 0.3 resample", "violin fruit", reference=[OTHER]).effect}

@@ -22,7 +22,7 @@ probability of the answer is the product of those of its tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -198,9 +198,14 @@ def generation_steps(
 
 
 def _ends(bridge: Bridge) -> set[int]:
-    """The tokens that end a text."""
-    end = getattr(bridge.tokenizer, "eos_token_id", None)
-    return set() if end is None else {int(end)}
+    """The tokens that end a text: those of the tokenizer, and those at which the model's own `generate` stops."""
+    model = bridge.original_model
+    given: Any = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    if given is None:
+        given = getattr(getattr(model, "config", None), "eos_token_id", None)
+    own = getattr(bridge.tokenizer, "eos_token_id", None)
+    ends = given if isinstance(given, list | tuple) else [given]
+    return {int(end) for end in (own, *ends) if end is not None}
 
 
 def _teacher_forced(bridge: Bridge, ids: Tensor, expected: list[int]) -> Float[Tensor, " answer_token"]:

@@ -328,6 +328,8 @@ class EdgeAttribution(Result):
         worst = float(share_missed(self.gap, self.metric - self.metric_at_baseline).max())
         if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference: {remedy(self.method)}")
+        if self.method in MEASURING and not self.checked:
+            sentences.append("No edge was measured: every score is what the gradient predicts.")
         if self.method in MEASURING:  # the scores of these edges are their effects
             return sentences
         wrong = [
@@ -342,9 +344,8 @@ class EdgeAttribution(Result):
                 f"({', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}): trust the ablation."
             )
         unit = UNITS[self.objective]
-        return sentences + magnitude_warnings(
-            self.checked, self.predicted, self.measured, method=self.method, unit=unit
-        )
+        way = self.path if self.path == "joint" else self.method
+        return sentences + magnitude_warnings(self.checked, self.predicted, self.measured, method=way, unit=unit)
 
 
 @analysis(

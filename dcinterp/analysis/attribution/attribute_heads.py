@@ -162,11 +162,16 @@ class HeadAttribution(Result):
         if self.disagreements:
             heads = ", ".join(f"L{layer}H{head}" for layer, head in self.disagreements)
             those = "these scores" if len(self.disagreements) > 1 else "this score"
-            sentences.append(f"Attribution and ablation disagree in sign for {heads}: do not rely on {those}.")
+            why = " (on the joint path no head answers another)" if self.path == "joint" else ""
+            sentences.append(f"Attribution and ablation disagree in sign for {heads}{why}: do not rely on {those}.")
         layers, heads_of_a_layer = self.scores.shape
         names = [f"L{layer}H{head}" for layer in range(layers) for head in range(heads_of_a_layer)]
         return sentences + magnitude_warnings(
-            names, self.scores, self.ablation, method=self.method, unit=UNITS[self.objective]
+            names,
+            self.scores,
+            self.ablation,
+            method=self.path if self.path == "joint" else self.method,
+            unit=UNITS[self.objective],
         )
 
     def table(self) -> pd.DataFrame:

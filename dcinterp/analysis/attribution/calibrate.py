@@ -390,8 +390,12 @@ def _result(
     for m in range(methods):
         for f in range(flows):
             shares = torch.stack([_share(p, e) for p, e in zip(predicted[m, f], effects[f], strict=True)])
-            low, high = bootstrap_interval(shares, level=level, seed=seed, bounds=(0, 1), groups=groups)
-            statistics["agreement"][m, f] = shares.mean()
+            some = ~shares.isnan()  # an example without any effect says nothing of signs
+            low = high = torch.tensor(math.nan)
+            if some.any():
+                theirs = [group for group, there in zip(groups, some.tolist(), strict=True) if there]
+                low, high = bootstrap_interval(shares[some], level=level, seed=seed, bounds=(0, 1), groups=theirs)
+            statistics["agreement"][m, f] = shares[some].mean()
             statistics["agreement_low"][m, f], statistics["agreement_high"][m, f] = low, high
             statistics["agreement_p"][m, f] = sign_test(means[m, f], true[f]).p_value
             statistics["correlation"][m, f] = _correlation(means[m, f], true[f])
@@ -416,10 +420,10 @@ def _result(
 
 
 def _share(predicted: Float[Tensor, " unit"], effects: Float[Tensor, " unit"]) -> Tensor:
-    """The share of notable units whose two numbers have the same sign."""
+    """The share of notable units whose two numbers have the same sign; NaN where all are zero."""
     notable = torch.maximum(predicted.abs(), effects.abs()) >= NOTABLE * effects.abs().max()
     notable &= (predicted != 0) | (effects != 0)
-    return (predicted.sign() == effects.sign())[notable].float().mean() if notable.any() else torch.ones(())
+    return (predicted.sign() == effects.sign())[notable].float().mean() if notable.any() else torch.full((), math.nan)
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:

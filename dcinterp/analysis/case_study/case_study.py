@@ -74,6 +74,7 @@ from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, co
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.ablation import ABLATIONS, DEFAULT, Kind
+from dcinterp.mechanism.intervention_hooks import unmatched_warnings
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.objective import explain
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, head_number, layer_number, position
@@ -105,7 +106,7 @@ class CaseStudy(Result):
     text form, "given" for a list, "" for none. contrast: what the foil is. other_head: (layer, head) that would be
     followed under the other contrast, None if there is none or a head was chosen; control: of the source step;
     strongest: the edge whose ablation changes the logit difference most, as (line, effect, effect at zero, measured,
-    edges). None is what version 0.1 did not measure.
+    edges). unmatched: as of `intervene`, where the kind resamples. None is what version 0.1 did not measure.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -154,6 +155,7 @@ class CaseStudy(Result):
     other_head: tuple[int, int] | None = None
     control: Control | None = None
     strongest: tuple[Any, ...] | None = None
+    unmatched: float = 0.0
 
     def __post_init__(self) -> None:
         # A case study read from a file has its steps as plain tuples, and may be one of version 0.1.
@@ -250,6 +252,7 @@ class CaseStudy(Result):
                 f"The logit difference is only {self.attribution.metric:.2f} logits, so shares of it, and the steps "
                 "that go by them, say little; take a prompt whose answer is clearer."
             )
+        said += unmatched_warnings(self.unmatched)
         if self.contrast == "no facts":
             said.append("No facts are known in this prompt, so the foil is the runner-up; foil= gives another one.")
         if self.other_head is not None and self.other_head != (self.layer, self.head):
@@ -317,7 +320,7 @@ def case_study(
     prediction = predict(bridge, asked.prompt, asked.target if asked.expected else None)
     metric = explain(bridge, asked.prompt, asked.target, asked.foil).metric
     ids, among = asked.ids, reference if ABLATIONS[kind].reference else None
-    ablator = Ablator.of(bridge, ids, kind, others)
+    ablator = Ablator.of(bridge, ids, kind, others, asked.place)
     if attribution is None:
         given = (bridge, asked.prompt, asked.target, asked.foil)
         attribution = attribute_heads(*given, reference=among, means=ablator.starts, progress=progress)
@@ -414,4 +417,5 @@ def case_study(
         other_head=other_head,
         control=controlled,
         strongest=None if edge is None else astuple(edge),
+        unmatched=ablator.values.most_unmatched,
     )

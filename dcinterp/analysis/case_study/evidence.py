@@ -94,12 +94,15 @@ class Ablator:
     means: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, bridge: Bridge, ids: TokenIds, kind: str, reference: Sequence[TokenIds]) -> Ablator:
-        """Run the prompt and, where the kind needs them, the reference prompts, once for all that is measured."""
+    def of(cls, bridge: Bridge, ids: TokenIds, kind: str, reference: Sequence[TokenIds], read: int = 0) -> Ablator:
+        """Run the prompt and, where the kind needs them, the reference prompts, once for all that is measured.
+
+        read: how many tokens of the answer `ids` ends with.
+        """
         names = [f"blocks.{layer}.attn.hook_z" for layer in range(bridge.cfg.n_layers)]
         with torch.no_grad():
             cache = bridge.run_with_cache(ids, names_filter=names)[1]
-        ablations, means = {}, {}
+        ablations, means, unmatched = {}, {}, {}
         if ABLATIONS[kind].reference:
             hooks = [
                 f"blocks.{layer}.attn.{stage}.hook_{BRANCHES[branch].hook}"
@@ -109,9 +112,12 @@ class Ablator:
             ]
             taps = [*names, *(name for name in hooks if name in bridge.hook_dict)]
             found = replacement(bridge, taps, kind, reference)
-            ablations[kind] = found.at(ids)
+            ablations[kind] = found.at(ids, read)
+            if found.unmatched.positions:
+                unmatched[kind] = found.unmatched.without / found.unmatched.positions
             means = {name: found.means[name] if found.means else found.pool[name].mean(0) for name in names}
-        return cls(bridge, ids, kind, References(ablations=ablations), {n: cache[n][0] for n in names}, means)
+        values = References(ablations=ablations, unmatched=unmatched)
+        return cls(bridge, ids, kind, values, {n: cache[n][0] for n in names}, means)
 
     @cached_property
     def stream(self) -> Stream:

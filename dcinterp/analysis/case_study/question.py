@@ -42,7 +42,8 @@ class Asked:
     answer; place: of the analysed one among them. contrast: what the foil is, "facts", "runner-up", "no facts" (the
     runner-up for want of them) or "given"; other: the foil of the other contrast, None if it is the same or there is
     none. probability: of the whole answer; written: whether the model writes all of it. example: that the prompt is, if
-    it is one of the tasks; around: the line breaks that the prompt has before and behind it.
+    it is one of the tasks; around: the line breaks that the prompt has before and behind it. also_right: tokens of the
+    example's other right answers in the place of the analysed one.
     """
 
     prompt: Prompt
@@ -57,6 +58,7 @@ class Asked:
     written: bool
     example: Example | None
     around: tuple[str, str] = ("", "")
+    also_right: tuple[int, ...] = ()
 
     @property
     def target(self) -> int:
@@ -85,10 +87,12 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
             tokens: tuple[int, ...] = (int(bridge(ids)[0, -1].argmax()),)
     else:
         tokens = tokens_in_text(bridge, str(answer)) if own else tuple(answer_tokens(bridge, answer))
-    probability, ranked = _whole(bridge, ids, tokens)
+    others = _other_right_answers(bridge, example, answer)
+    probability, ranked = _whole(bridge, ids, tokens, 2 + len(others))
     # Where the model would write another token; its first token if it writes them all.
     turn = next((n for n, top in enumerate(ranked) if top[0] != tokens[n]), 0)
-    runner_up = next(token for token in ranked[turn] if token != tokens[turn])
+    right = _right_beside(others, tokens, turn)
+    runner_up = next(token for token in ranked[turn] if token != tokens[turn] and token not in right)
     choices: dict[Told, tuple[int, int]] = {"runner-up": (turn, runner_up)}
     contrast_name: Told
     if foil is not None:
@@ -113,6 +117,7 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
         written=all(top[0] == token for top, token in zip(ranked, tokens, strict=True)),
         example=example,
         around=_around(prompt, example),
+        also_right=_right_beside(others, tokens, place),
     )
 
 
@@ -152,8 +157,30 @@ def _around(prompt: Prompt, example: Example | None) -> tuple[str, str]:
     return before, behind
 
 
-def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int]) -> tuple[float, list[list[int]]]:
-    """The probability of the whole answer, and the two likeliest tokens in the place of each of its tokens.
+def _other_right_answers(bridge: Bridge, example: Example | None, answer: Token | None) -> list[tuple[int, ...]]:
+    """The tokens of an example's other right answers; none where the answer that is expected is not among them."""
+    if example is None or str(answer).strip() not in example.accepted:
+        return []
+    found = []
+    for word in example.accepted:
+        try:
+            found += [tokens_in_text(bridge, word)] if word != str(answer).strip() else []
+        except UserError:  # a word that this model lacks
+            continue
+    return found
+
+
+def _right_beside(others: Sequence[tuple[int, ...]], tokens: tuple[int, ...], place: int) -> tuple[int, ...]:
+    """What other right answers have in a place of the answer, of those that begin like it."""
+    return tuple(
+        other[place]
+        for other in others
+        if len(other) > place and other[:place] == tokens[:place] and other[place] != tokens[place]
+    )
+
+
+def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int], k: int = 2) -> tuple[float, list[list[int]]]:
+    """The probability of the whole answer, and the `k` likeliest tokens in the place of each of its tokens.
 
     Cost: one forward pass.
     """
@@ -162,7 +189,7 @@ def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int]) -> tuple[float,
         logits = bridge(token_ids(bridge, torch.cat([ids, read], 1)))[0, ids.shape[1] - 1 :]
     chances = logits.double().log_softmax(-1)
     log_probability = sum(float(row[token]) for row, token in zip(chances, tokens, strict=True))
-    return float(torch.tensor(log_probability).exp()), [likeliest(row, 2).tolist() for row in chances]
+    return float(torch.tensor(log_probability).exp()), [likeliest(row, k).tolist() for row in chances]
 
 
 def _strongest_fact(

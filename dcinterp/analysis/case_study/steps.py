@@ -79,6 +79,15 @@ def answer_step(prediction: Prediction, asked: Asked, text: str, spaced: tuple[s
             f'The model writes "{says}" here ({chance:.0%}), but not the whole answer.{several}',
             holds=False,
         )
+    if int(prediction.top_ids[0]) in asked.also_right:
+        return Step(
+            name,
+            title,
+            f'The model answers "{says}" ({chance:.0%}), which is right, too: several answers are. The steps below '
+            f'explain the logit of "{prediction.answer}", which the tasks name first (rank {prediction.rank}, '
+            f"{prediction.answer_probability:.1%}).{several}",
+            holds=False,
+        )
     return Step(
         name,
         title,

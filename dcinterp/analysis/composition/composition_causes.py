@@ -363,8 +363,14 @@ def _branch(
     kinds = [*(("qp", "kp") if f // group == h // group else ()), *(("qg", "kg") if f == h else ())]
     known = [each for each in kinds if all(prefix + weight in bridge.hook_dict for weight in BRANCHES[each].weights)]
     if not known or (branch is not None and branch not in known):
-        has = ", ".join(known) or "none"
-        raise UserError(f"Head {f} shares nothing with head {h} through branch {branch!r}; this stage has: {has}.")
+        if not known:
+            raise UserError(
+                f"Composition makes nothing of the tokens by which head {f} shares with head {h} in this stage, so "
+                "there are no causes to find; what all tokens share is in static_composition_map."
+            )
+        raise UserError(
+            f"Head {f} shares nothing with head {h} through branch {branch!r}; this stage has: {', '.join(known)}."
+        )
     if branch is not None:
         return branch
 

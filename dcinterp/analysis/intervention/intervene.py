@@ -36,7 +36,14 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ablation import ABLATIONS
 from dcinterp.mechanism.dataset import default_reference, prompts
-from dcinterp.mechanism.intervention_hooks import DynamicWeights, freezes, frozen_hooks, intervention_hooks, references
+from dcinterp.mechanism.intervention_hooks import (
+    DynamicWeights,
+    freezes,
+    frozen_hooks,
+    intervention_hooks,
+    references,
+    unmatched_warnings,
+)
 from dcinterp.mechanism.interventions import Intervention, Interventions, checked, read_interventions
 from dcinterp.mechanism.objective import Objective, explain, other_answer
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
@@ -44,6 +51,7 @@ from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import in_sentence
 
 
 @dataclass(frozen=True)
@@ -118,14 +126,14 @@ class InterventionEffect(Result):
 
         strong: put around answers and numbers, "**" for Markdown.
         """
+        target, foil, first, then = map(in_sentence, (self.target, self.foil, self.answer_before, self.answer_after))
         still = "still" if self.answer_after == self.answer_before else "now"
         size = round(self.effect, 2)  # as it is shown
         lowers, raises = f"lowers this {self.objective}", f"raises this {self.objective}"
         if self.foil:
-            lowers = f'speaks against "{self.target}", for "{self.foil}"'
-            raises = f'speaks for "{self.target}" over "{self.foil}"'
+            lowers, raises = f'speaks against "{target}", for "{foil}"', f'speaks for "{target}" over "{foil}"'
         meaning = lowers if size > 0 else raises if size < 0 else "moves it by less than 0.005"
-        minus = f' minus that of "{self.foil}"' if self.foil else ""
+        minus = f' minus that of "{foil}"' if foil else ""
         before, after, effect = (
             f"{strong}{text}{strong}"
             for text in (f"{self.metric_before:z.2f}", f"{self.metric_after:z.2f}", f"{self.effect:+z.2f}")
@@ -133,12 +141,14 @@ class InterventionEffect(Result):
         beside = ""
         if self.effect_of_zero is not None:
             also = " and the model " + (
-                "answers the same" if self.answer_at_zero == self.answer_after else f'answers "{self.answer_at_zero}"'
+                "answers the same"
+                if self.answer_at_zero == self.answer_after
+                else f'answers "{in_sentence(self.answer_at_zero or "")}"'
             )
             beside = f" With zero in its place the effect is {self.effect_of_zero:+z.2f}{also}."
         return (
-            f"The model answered {strong}{self.answer_before}{strong} and {still} answers "
-            f'{strong}{self.answer_after}{strong}. The {self.objective} of "{self.target}"{minus} is {before} before '
+            f"The model answered {strong}{first}{strong} and {still} answers "
+            f'{strong}{then}{strong}. The {self.objective} of "{target}"{minus} is {before} before '
             f"and {after} after, so the effect is {effect}: the change {meaning}.{beside}"
         )
 
@@ -150,11 +160,7 @@ class InterventionEffect(Result):
             sentences.append(
                 "The intervention changes no logit here: the part already has this value, or does not reach the answer."
             )
-        if self.unmatched:
-            sentences.append(
-                f"For {self.unmatched:.0%} of the resampled positions no other prompt has the same position, or token "
-                "where tokens are matched; they take their values from elsewhere: give a reference of such prompts."
-            )
+        sentences += unmatched_warnings(self.unmatched)
         if self.effect_of_zero is not None and round(self.effect, 2) * round(self.effect_of_zero, 2) < 0:
             sentences.append(
                 "With zero in its place the effect has the other sign: it depends on what is put in the place of the "
@@ -225,7 +231,9 @@ def intervene(
     if any(one.kind in ABLATIONS and ABLATIONS[one.kind].reference for one in units):
         reference = default_reference(bridge, prompt) if reference is None else reference
         among = prompts(bridge, reference)
-    values = references(bridge, units, length, counterfactual, among, ids=explanation.ids, seed=seed)
+    values = references(
+        bridge, units, length, counterfactual, among, ids=explanation.ids, seed=seed, read=explanation.read
+    )
     frozen = list(frozen_hooks(bridge, explanation.ids)) if freezes(dynamic_weights) else []
     before, clean = _run(bridge, explanation.ids, frozen)
     after, edited = _run(bridge, explanation.ids, list(intervention_hooks(bridge, [units], values, frozen=frozen)))
@@ -269,7 +277,7 @@ def intervene(
         metric_at_zero=None if at_zero is None else float(explanation.metric(at_zero)),
         answer_at_zero=None if at_zero is None else explanation.answer(bridge, at_zero),
         reference=None if among is None else reference if isinstance(reference, str) else "given",
-        unmatched=max(values.unmatched.values(), default=0.0),
+        unmatched=values.most_unmatched,
     )
 
 

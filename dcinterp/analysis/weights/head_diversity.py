@@ -163,7 +163,13 @@ def head_diversity(
 
 
 def components_for(curve: Float[Tensor, " component"], share: float) -> int:
-    """How many components a curve of shares needs to reach `share`."""
+    """How many components a curve of shares needs to reach `share`.
+
+    Raises:
+        UserError: `share` is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"share must be above 0 and at most 1, as in 0.9; it is {share:g}.")
     return int((curve < share).sum()) + 1
 
 

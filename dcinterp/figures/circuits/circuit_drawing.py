@@ -147,8 +147,11 @@ def words(drawing: Drawing, shown: int) -> dict[str, str]:
         "Width is the size of the score; dashed edges lower m, dotted ones are on no path of the circuit. Filled "
         "circles are a head's attention, squares what it reads and writes, diamonds MLPs."
     )
-    largest = "; ".join(f"{edge.name} {edge.score:+.2f}" for edge in drawing.edges[:8])
-    many = f"{shown} of {len(drawing.edges)}" if shown < len(drawing.edges) else str(shown)
+    # An edge into a key or value that heads share is drawn to each of them.
+    all_edges = {edge.index: edge for edge in drawing.edges}
+    several = {edge.index for edge in drawing.edges[:shown]}
+    largest = "; ".join(f"{edge.name} {edge.score:+.2f}" for edge in [*all_edges.values()][:8])
+    many = f"{len(several)} of {len(all_edges)}" if len(several) < len(all_edges) else str(len(several))
     text = f"A circuit of {many} edges between {len(drawing.nodes)} nodes."
     return {"legend": legend, "alternative": f"{text} The largest: {largest}." if largest else f"{text}"}
 

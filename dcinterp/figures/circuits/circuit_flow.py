@@ -27,7 +27,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
         k: how many edges at most, the largest first.
     """
     table = result.table()
-    stages = Shape.of(result.edge_list).stages
+    shape = Shape.of(result.edge_list)
     rows = table[table["kept"] & table["connected"]].head(k)
     names: list[str] = []
 
@@ -38,9 +38,9 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
 
     links = []
     for row in rows.itertuples():
-        source, target = drawn_ends(Edge(str(row.source), str(row.target), str(row.kind)), stages)
-        label = f"{row.edge}: {row.mean:+.3f}"
-        links.append((place(source), place(target), abs(float(row.mean)), see_through(colour_of(str(row.kind))), label))  # type: ignore[arg-type]
+        label, size = f"{row.edge}: {row.mean:+.3f}", abs(float(row.mean))  # type: ignore[arg-type]
+        for source, target in drawn_ends(Edge(str(row.source), str(row.target), str(row.kind)), shape):
+            links.append((place(source), place(target), size, see_through(colour_of(str(row.kind))), label))
     columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
     flow = go.Sankey(
         arrangement="snap",

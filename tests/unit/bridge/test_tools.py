@@ -398,3 +398,14 @@ def test_words_that_the_model_does_not_know_are_not_read_silently() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bridge.to_tokens(["< Ruth has a revolver.", "< Kevin has a jersey."])
+
+
+def test_every_shorthand_of_a_composed_pattern_warns(bridge: Callable[..., DCBridge], ids: Tensor) -> None:
+    cache = bridge().run_with_cache(ids)[1]
+    for key in (("pattern", 0), ("attn", 0), "pattern0"):
+        with pytest.warns(CompositionWarning, match="signed"):
+            cache[key]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompositionWarning)
+        cache["blocks.0.attn.hook_pattern"]
+        cache["resid_post", 0]

@@ -147,7 +147,7 @@ def test_what_names_say_of_a_model_is_what_the_graph_says(make_bridge, preset):
     kept = torch.rand(graph.size, generator=torch.Generator().manual_seed(0)) < 0.2
     assert connected_edges(graph.edges, kept.tolist()) == graph.connected(kept).tolist()
     drawing = draw_circuit(graph.edges, [1.0] * graph.size, [True] * graph.size)
-    assert len(drawing.edges) == graph.size
+    assert {edge.index for edge in drawing.edges} == set(range(graph.size))
     assert {node.name for node in drawing.nodes} == set(all_nodes(graph.edges))
     assert len({(node.x, node.y) for node in drawing.nodes}) == len(drawing.nodes), "no node hides another"
 
@@ -220,3 +220,13 @@ def test_scores_over_activations_add_up_for_every_source(make_bridge):
         off = 0.05 if source == "embedding" else 5e-4
         assert torch.allclose(scores[:, own].sum(1), found[0] - row, rtol=1e-2, atol=off), source
     assert (found[0] - found[1:]).abs().max() > 1e-2
+
+
+def test_an_edge_into_a_shared_value_is_drawn_to_the_heads_that_it_serves(make_bridge):
+    graph = CircuitGraph.of(make_bridge("tiny-transformer++", num_hidden_layers=2, num_key_value_heads=2))
+    each = graph.heads // 2
+    kept = [name in ("embedding -> L0H1.v", f"L0H{graph.heads - 1} -> logits") for name in graph.names]
+    drawing = draw_circuit(graph.edges, [1.0] * graph.size, kept)
+    served = {edge.target for edge in drawing.edges if edge.source == "embedding"}
+    assert served == {f"L0H{head}" for head in range(each, graph.heads)}
+    assert all(edge.connected for edge in drawing.edges if edge.target in (f"L0H{graph.heads - 1}", "logits"))

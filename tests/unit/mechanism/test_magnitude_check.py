@@ -42,3 +42,8 @@ def test_nothing_compared_is_nothing_said():
 
 def test_no_effect_at_all_is_infinitely_apart():
     assert "effect is 0.00" in magnitude_warnings(NAMES, [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], method="ig")[0]
+
+
+def test_a_joint_path_is_not_said_to_divide_a_layer():
+    (said,) = magnitude_warnings(["head 1.2"], [5.7], [0.2], method="joint")
+    assert "on the joint path no head answers another" in said

@@ -157,3 +157,14 @@ def test_counts_and_lengths_that_make_no_number_are_named():
         exchanged_extremes(torch.zeros(2, 3), torch.Generator(), draws=20)
     with pytest.raises(UserError, match="NaN"):
         calibration_error([float("nan"), 1.0], [1.0, 1.0])
+
+
+def test_groups_of_unlike_size_at_a_bound_count_as_fewer():
+    from synthetic_tasks.intervals import share_interval
+
+    groups = [0] * 30 + [1, 2, 3, 4]
+    low, high = bootstrap_interval(torch.ones(34), bounds=(0, 1), groups=groups)
+    sizes = [30, 1, 1, 1, 1]
+    assert float(low) == pytest.approx(float(share_interval(sizes, sizes)[0]))
+    assert float(low) < 0.2
+    assert float(high) == 1

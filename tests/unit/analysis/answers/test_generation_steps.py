@@ -73,3 +73,19 @@ def test_an_answer_of_other_tokens_that_look_alike_is_not_right(bridge):
     found = dcinterp.generation_steps(bridge, PROMPT, other, steps=1)
     assert dataclasses.replace(found, expected=found.written).right is False
     assert dataclasses.replace(found, expected=found.written, begins=None).right is True, "of an earlier version"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_it_stops_where_the_model_itself_stops(bridge, several):
+    first = dcinterp.generation_steps(bridge, PROMPT, steps=1).top_ids[-1, 0, 0].item()
+    held = bridge.original_model.generation_config
+    before, held.eos_token_id = held.eos_token_id, [first + 1, first] if several else first
+    try:
+        found = dcinterp.generation_steps(bridge, PROMPT, steps=4)
+        whole = bridge.original_model.generate(
+            torch.tensor([PROMPT]), max_new_tokens=4, do_sample=False, pad_token_id=0
+        )
+    finally:
+        held.eos_token_id = before
+    assert len(found.written) == whole.shape[1] - len(PROMPT) == 1
+    assert found.stopped

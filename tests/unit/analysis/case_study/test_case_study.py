@@ -481,3 +481,28 @@ def test_composition_of_scores_alone_is_not_called_none(make_bridge, example):
     assert sharing.startswith("None after the softmax, where this model composes nothing; heads share their scores")
     assert "(pre: its scores)" in sharing
     assert "without composition there are no gates" not in study.step("gate").sentence
+
+
+def test_resampling_without_the_position_is_said(make_bridge, example):
+    study = dcinterp.case_study(make_bridge(), example, kind="resample", reference=["< Ruth has a lime.", "< Ruth"])
+    assert study.unmatched > 0
+    assert any("no other prompt has the same position" in said for said in study.remarks())
+
+
+def test_another_right_answer_is_neither_wrong_nor_a_foil(make_bridge):
+    rows = synthetic_tasks.generate("task40", 60, seed=0, examples=1, split="held-out")
+    both = next(row.examples[0] for row in rows if len(row.examples[0].accepted) > 1)
+    bridge = make_bridge()
+    other = next(word for word in both.accepted if word != both.answer)
+    token = bridge.tokenizer.convert_tokens_to_ids(other)
+
+    def prefer(logits, hook):  # a model that gives the other right answer
+        logits[..., token] += 100
+        return logits
+
+    with bridge.hooks(fwd_hooks=[("unembed.hook_out", prefer)]):
+        study = dcinterp.case_study(bridge, both, kind="zero", contrast="runner-up")
+    assert study.prediction.top_tokens[0] == other
+    assert study.attribution.foil not in both.accepted
+    assert f'The model answers "{other}"' in study.steps[0].sentence
+    assert "which is right, too" in study.steps[0].sentence

@@ -109,3 +109,8 @@ def test_a_pair_outside_the_local_window_is_refused(make_bridge, prompt):
     composition_causes(bridge, prompt, 1, 2, 3, 9, 7)
     with pytest.raises(UserError, match="Key 6 is outside the local window of layer 1, of 3 tokens up to the query 9"):
         composition_causes(bridge, prompt, 1, 2, 3, 9, 6)
+
+
+def test_a_map_of_all_tokens_is_not_said_to_share_nothing(make_bridge):
+    with pytest.raises(UserError, match="what all tokens share is in static_composition_map"):
+        dcinterp.composition_causes(make_bridge(compose="static"), [3, 5, 7, 9], 0, 0, 1, -1, 0)
