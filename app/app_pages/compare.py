@@ -63,31 +63,30 @@ def draw_pattern(each, number):
     view(whole, f"pattern-{number}", head=head, which=shown, caption=words)
 
 
-def attribute(each, target, foil, key):
-    return analyses.long(
+def two_words(each):
+    """The target and the foil of the first model, for the other one too: else the maps would answer two questions."""
+    try:
+        words = inputs.target_and_foil(name, question)
+        return words if each == name else [inputs.same_word(each, word) for word in words]
+    except UserError:
+        if each == name:
+            raise
+        return inputs.target_and_foil(each, question)  # it does not know them
+
+
+def draw_scores(each, number):
+    target, foil = two_words(each)
+    scores = analyses.long(
         "attribute_heads",
         each,
         title=f"Attribute {models.short(each)}",
-        key=f"attribute-{key}",
+        key=f"attribute-{number}",
         at_once=inputs.is_short(each, question),
         prompt=question.prompt,
         target=target,
         foil=foil,
         steps=16,
     )
-
-
-def draw_scores(each, number):
-    # The same two words for both models where the other one knows them, or the maps would answer two questions.
-    target, foil = inputs.target_and_foil(name, question)
-    if each != name and not (isinstance(target, str) and isinstance(foil, str)):
-        target, foil = inputs.target_and_foil(each, question)
-    try:
-        scores = attribute(each, target, foil, number)
-    except UserError:
-        if each == name:
-            raise
-        scores = attribute(each, *inputs.target_and_foil(each, question), number)
     if scores is not None:
         about = f"What each head contributes to {sentences.explained(scores)}."
         view(scores, f"heads-{number}", selected=(layer, head), on_pick=pick, caption=about)

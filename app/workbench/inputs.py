@@ -177,7 +177,8 @@ def read_ids(text: str) -> list[int]:
 def write_out(question: Question) -> None:
     """Show the prompt of a numbered example; one's own text stands in its field already."""
     if question.task is not None:
-        st.markdown(f"The prompt is `{question.prompt}`; the right answer is **{escape(str(question.answer))}**.")
+        right = " or ".join(f"**{escape(answer)}**" for answer in question.example.accepted)
+        st.markdown(f"The prompt is `{question.prompt}`; the right answer is {right}.")
 
 
 def own_prompts(own: Sequence[examples.Own]) -> None:
@@ -472,6 +473,20 @@ def word(name: str, token: int) -> str | int:
     from dcinterp.mechanism.prompt import token_word
 
     return token_word(models.model(name), token)
+
+
+def same_word(name: str, given: str | int) -> str | int:
+    """What a model calls a word of another one, as it stands in a text.
+
+    Raises:
+        UserError: it is no single token of this model, or the other one has no word for it.
+    """
+    from dcinterp.mechanism.prompt import tokens_in_text
+
+    tokens = () if isinstance(given, int) else tokens_in_text(models.model(name), given)
+    if len(tokens) != 1:
+        raise UserError(f"{given!r} is no single token of {name}.")
+    return word(name, tokens[0])
 
 
 def target_and_foil(name: str, question: Question) -> tuple[str | int, str | int]:

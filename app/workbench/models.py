@@ -148,14 +148,25 @@ def stamp(name: str) -> int:
     """A number that changes when the files of a local folder do, so that a model in training is shown as it is.
 
     Times may be kept where a file is exchanged: every file counts by itself, with its size. So do those of the folder
-    of a tokenizer of its own; an adapter's base does not.
+    of a tokenizer of its own, and of the model that an adapter or a composition belongs to.
     """
-    source, tokenizer = parts(name)
     found = []
-    for place in (path_of(each.removeprefix(OWN)) for each in (source, tokenizer) if each):
+    places = [path_of(each.removeprefix(OWN)) for each in parts(name) if each]
+    for place in (*places, *(base for each in places if (base := _base(each)) is not None)):
         files = [file for ending in ENDINGS for file in place.glob(f"*.{ending}")] if place.is_dir() else [place]
         found += [(str(file), *file_version(file)) for file in files if file.is_file()]
     return int(json_digest(sorted(found), 8), 16) if found else 0
+
+
+def _base(place: Path) -> Path | None:
+    """The folder of the model that an adapter or a composition belongs to; None for others, or if it is not here."""
+    from dcinterp.checkpoints.adapters import base_of
+    from dcinterp.checkpoints.names import is_adapter, is_composition
+
+    try:
+        return base_of(place, COMPOSITION if is_composition(place) else ADAPTER) if is_adapter(place) else None
+    except (UserError, OSError):  # loading it says what is wrong
+        return None
 
 
 @st.cache_resource

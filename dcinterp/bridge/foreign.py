@@ -70,8 +70,12 @@ def guarded(bridge: TransformerBridge) -> ForeignBridge:
 
 
 def has_gain(norm: Any) -> bool:
-    """Whether a norm's component multiplies by anything but 1, or adds anything."""
+    """Whether a norm's component multiplies by anything but 1, or adds anything.
+
+    Those of Gemma's kind multiply by 1 plus their weight.
+    """
+    none = 0 if getattr(getattr(norm, "config", None), "rmsnorm_uses_offset", False) else 1
     inner = getattr(norm, "original_component", None)
     weight, bias = getattr(inner, "weight", None), getattr(inner, "bias", None)
-    moved = isinstance(weight, Tensor) and bool((weight != 1).any())
+    moved = isinstance(weight, Tensor) and bool((weight != none).any())
     return moved or (isinstance(bias, Tensor) and bool((bias != 0).any()))

@@ -113,20 +113,23 @@ class _Complete:
         return model
 
 
-PROBED, LARGEST_ERROR = 8, 0.02
-"""Tokens; the share of the size of all logits that those of a bridge may be off. Half precision takes most of it."""
+PROBED = 8
+"""Tokens."""
+LARGEST_ERROR, LARGEST_OF_HALF = 1e-3, 0.02
+"""The share of the size of all logits that those of a bridge may be off, in float32 and in half precision."""
 
 
 def _probe(model: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(token ids, logits of the model itself); None of a model that does not read token ids alone."""
+    """(token ids, logits of the model itself), both on the CPU; None of a model that does not read token ids alone."""
     try:
-        parameter = next(model.parameters())
-        ids = torch.arange(1, PROBED + 1, device=parameter.device)[None] % model.config.get_text_config().vocab_size
+        config = model.config.get_text_config()
+        length = min(PROBED, getattr(config, "max_position_embeddings", None) or PROBED)
+        ids = torch.arange(1, length + 1)[None] % config.vocab_size
         with torch.no_grad():
-            logits = model.eval()(input_ids=ids).logits
+            logits = model.eval()(input_ids=ids.to(next(model.parameters()).device)).logits.float().cpu()
+        return (ids, logits) if bool(logits.isfinite().all()) else None
     except Exception:  # of as many classes as there are kinds of models
         return None
-    return (ids, logits.float()) if bool(logits.isfinite().all()) else None
 
 
 def _require_same(bridge: Any, probe: tuple[torch.Tensor, torch.Tensor] | None, name: str) -> None:
@@ -138,15 +141,18 @@ def _require_same(bridge: Any, probe: tuple[torch.Tensor, torch.Tensor] | None, 
     if probe is None:
         return
     ids, own = probe
+    parameter = next(bridge.original_model.parameters())
+    if parameter.is_meta:  # nothing is computed there
+        return
     try:
         with torch.no_grad():
-            there = bridge(ids).float()
+            there = bridge(ids.to(parameter.device)).float().cpu()
     except Exception as error:  # as above
         raise UserError(f"TransformerLens does not run {name}, though transformers does: {reason(error)}.") from error
     off = float((there - own).norm() / own.norm().clamp(min=1e-9)) if there.shape == own.shape else float("inf")
-    if not off <= LARGEST_ERROR:
+    if not off <= (LARGEST_ERROR if parameter.dtype == torch.float32 else LARGEST_OF_HALF):
         raise UserError(
-            f"The logits of TransformerLens's bridge are not those of {name} (off by {off:.0%} of their size): it "
+            f"The logits of TransformerLens's bridge are not those of {name} (off by {off:.2g} of their size): it "
             "does not know something that this model's config asks for, so every reading would be of another model."
         )
 

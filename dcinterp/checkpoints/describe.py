@@ -151,13 +151,8 @@ def describe(model: Any) -> Description:
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
         return _ours(str(model), our_config(folder, fields), dtype)
-    weights = [name for name in tensors if not _is_buffer(name, tensors.dtype(name))]
+    weights = [name for name in tensors if not BUFFER.search(name)]
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in weights), dtype)
-
-
-def _is_buffer(name: str, dtype: torch.dtype | None) -> bool:
-    """Whether a tensor of an old checkpoint is a mask or a table, which transformers no longer keeps with weights."""
-    return bool(BUFFER.search(name)) or (dtype is not None and not dtype.is_floating_point)
 
 
 def _of_composition(name: str, folder: Path) -> Description:

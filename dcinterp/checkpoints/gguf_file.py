@@ -6,6 +6,7 @@ float32, or what `dtype` says), so the model in memory is several times larger t
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
 from dcinterp.support.progress import without_bars
+
+IN_LAYER = re.compile(r"\.\d+\..*\.bias$")
+"""The name of a bias of a layer, in a model of transformers."""
 
 
 def require_gguf(file: Path) -> None:
@@ -64,7 +68,7 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
     except Exception as error:  # the reader raises whatever the bytes of a damaged file lead it to
         raise UserError(f"{file} is damaged, or of a kind that transformers does not read: {reason(error)}.") from error
     given = bias_names(file)
-    if len(given) > sum(name.endswith(".bias") for name, _ in model.named_parameters()):
+    if len(given) > sum(bool(IN_LAYER.search(name)) for name, _ in model.named_parameters()):
         raise UserError(
             f"{file} has biases (such as {given[0]}) for which transformers has no place in a model of type "
             f"{model.config.model_type}, so its logits would be wrong; open the model in its original format, a folder "

@@ -135,7 +135,7 @@ def _refuse_scaled(file: str, fields: dict[str, Any], tensors: Iterable[str]) ->
 
 
 def bias_names(path: Path) -> list[str]:
-    """The names of all tensors of a (checked) file that are biases of layers."""
+    """The names of all tensors of a (checked) file that are biases of layers, but for those of experts."""
     walk = HeaderWalk(path)
     with walk.file:
         walk.octets(4)
@@ -145,7 +145,8 @@ def bias_names(path: Path) -> list[str]:
             walk.text()
             walk.value(walk.number("I"))
         names = [_tensor(walk)[0] for _ in range(tensors)]
-    return [name for name in names if re.fullmatch(r"blk\.\d+\..*\.bias", name)]
+    # Those of experts are joined with others, or are no parameters.
+    return [name for name in names if re.fullmatch(r"blk\.\d+\..*(?<!_exps)(?<!exp_probs_b)\.bias", name)]
 
 
 def _stems(name: str) -> set[str]:

@@ -84,12 +84,9 @@ def is_adapter(folder: Path) -> bool:
 
 
 def _other_weights(folder: Path) -> bool:
-    """Whether a folder has weights beside those of an adapter."""
-    return any(
-        not path.name.startswith("adapter_")
-        for pattern in ("*.safetensors", "*.bin", "*.index.json")
-        for path in folder.glob(pattern)
-    )
+    """Whether a folder has weights beside those of an adapter; trainers leave other .bin files."""
+    patterns = ("*.safetensors", "pytorch_model*.bin", "*.index.json")
+    return any(not path.name.startswith("adapter_") for pattern in patterns for path in folder.glob(pattern))
 
 
 def refuse_two_models(folder: Path) -> None:

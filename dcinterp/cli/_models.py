@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from dcinterp.checkpoints.names import GGUF, OWN, SHIPPED, refuse_file, refuse_others, shipped_models
+from dcinterp.checkpoints.names import GGUF, OWN, SHIPPED, refuse_file, shipped_models
 from dcinterp.support.paths import path_of
 
 
@@ -45,7 +45,6 @@ def model_folder(name: str) -> Path:
     if name in shipped_models():
         return SHIPPED / name
     folder = path_of(name)
-    refuse_others(folder)
     refuse_file(name)
     if not folder.is_dir():
         raise UserError(

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from dcinterp.checkpoints.names import layout_names
+from dcinterp.checkpoints.names import OWN, layout_names, refuse_others
 from dcinterp.cli._models import model_folder, model_names
 from dcinterp.cli._outputs import print_json, require_folder_place
 from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.paths import path_of
 from dcinterp.support.whole_files import whole
 
 OURS = "ours"
@@ -59,6 +60,7 @@ def command(
 
     require_known("layout", to, (OURS, *layout_names()))
     require_folder_place(target)
+    refuse_others(path_of(str(source).removeprefix(OWN)))
     folder = model_folder(source)
     model = read_model(folder, dtype=getattr(torch, dtype.value) if dtype is not None else None)
     if dtype is not None and not all(bool(weight.isfinite().all()) for weight in model.parameters()):

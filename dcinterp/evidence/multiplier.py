@@ -96,8 +96,8 @@ def multiplier_verdict(experiment: Experiment, level: float = LEVEL) -> Verdict:
 def _planned(experiment: Experiment) -> int:
     """How many seeds there will be; in the table of a repetition, at least those that any arm has."""
     if experiment.has_own_table:
-        return experiment.planned(0)
-    return experiment.planned(len({seed for each in series(experiment) for seed in reported_runs(each)["recipe.seed"]}))
+        return experiment.planned(())
+    return experiment.planned([int(seed) for each in series(experiment) for seed in reported_runs(each)["recipe.seed"]])
 
 
 def multiplier_text(fit: ScalingFit, at: int) -> str:

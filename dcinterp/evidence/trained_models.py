@@ -111,14 +111,16 @@ def _measured_of(runs: pd.DataFrame, table: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=["arm", "seed"])
     rows = _measured(table)
     reported = {(arm, int(seed)) for arm, seed in zip(runs["arm"], runs["recipe.seed"], strict=True)}
-    rows = rows[[(arm, int(seed)) in reported for arm, seed in zip(rows["arm"], rows["seed"], strict=True)]]
+    there = [(arm, int(seed)) in reported for arm, seed in zip(rows["arm"], rows["seed"], strict=True)]
+    rows = rows[pd.Series(there, index=rows.index, dtype=bool)]
     if DIGEST not in rows or DIGEST not in runs:
         return rows
     now = {
         (arm, int(seed)): made for arm, seed, made in zip(runs["arm"], runs["recipe.seed"], runs[DIGEST], strict=True)
     }
     of = ((now.get((arm, seed)), made) for arm, seed, made in zip(rows["arm"], rows["seed"], rows[DIGEST], strict=True))
-    return rows[[not (isinstance(want, str) and isinstance(made, str)) or want == made for want, made in of]]
+    same = [not (isinstance(want, str) and isinstance(made, str)) or want == made for want, made in of]
+    return rows[pd.Series(same, index=rows.index, dtype=bool)]
 
 
 def with_all_arms(rows: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:

@@ -32,7 +32,7 @@ def write_card_of_hub(config: DCFormerConfig, parameters: int, folder: str | Pat
 
 def card(config: DCFormerConfig, parameters: int, name: str, place: str = "") -> str:
     """The text of the card; `place` is what the model is loaded from, if that is known."""
-    place = place or f"{place}"
+    place = place or f"path/to/{name}"
     images = isinstance(config, DCViTConfig)
     return f"""---
 library_name: transformers

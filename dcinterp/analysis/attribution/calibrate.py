@@ -420,7 +420,9 @@ def _result(
 
 
 def _share(predicted: Float[Tensor, " unit"], effects: Float[Tensor, " unit"]) -> Tensor:
-    """The share of notable units whose two numbers have the same sign; NaN where all are zero."""
+    """The share of notable units whose two numbers have the same sign; NaN where no effect is any."""
+    if not effects.any():
+        return torch.full((), math.nan)
     notable = torch.maximum(predicted.abs(), effects.abs()) >= NOTABLE * effects.abs().max()
     notable &= (predicted != 0) | (effects != 0)
     return (predicted.sign() == effects.sign())[notable].float().mean() if notable.any() else torch.full((), math.nan)

@@ -177,7 +177,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         raise NoRunsYet(
             f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
         )
-    planned, draws = experiment.planned(rows["recipe.seed"].nunique()), experiment.draws
+    planned, draws = experiment.planned(rows["recipe.seed"].astype(int)), experiment.draws
     values = torch.tensor(wide.to_numpy(float))
     share = is_share(measure)
     means = [_mean(row, None, draws=draws) if not share else (float(row.mean()), math.nan, math.nan) for row in values]

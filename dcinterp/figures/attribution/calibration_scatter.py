@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import plotly.graph_objects as go
 import torch
 
@@ -50,7 +52,7 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
             x=result.predicted_mean[m, f].tolist(),
             y=mean.tolist(),
             mode="markers",
-            name=f"weights {flow}: same sign {result.agreement[m, f]:.0%}, r {result.correlation[m, f]:.2f}",
+            name=f"weights {flow}: {_alike(float(result.agreement[m, f]))}, r {result.correlation[m, f]:.2f}",
             text=list(result.units),
             marker={"symbol": symbol, "color": colour, "size": 7},
             error_y={
@@ -75,6 +77,10 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
     # The legend is a list below the figure: its lines are long, and the window may be narrow.
     below = {"orientation": "v", "y": -0.17, "yanchor": "top"}
     return figure.update_layout(xaxis=zero, yaxis=zero, legend=below, margin_b=130)
+
+
+def _alike(share: float) -> str:
+    return "no effect" if math.isnan(share) else f"same sign {share:.0%}"
 
 
 def _examples(n: int) -> str:

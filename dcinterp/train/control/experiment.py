@@ -13,7 +13,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, r
 
 SEEDED = ("recipe.seed", "data.seed")
 REPLICATION = "replication.csv"
-PLANNED_AGAIN = re.compile(r"^again:.*\bseeds: *([0-9,-]+)", re.MULTILINE)
+PLANNED_AGAIN = re.compile(r"^again:\s.*?\bseeds: *[\"']?([0-9,-]+)", re.MULTILINE | re.DOTALL)
 """Where the file of an experiment names the seeds of its repetition."""
 DRAWS = 1000
 """Of the bootstrap, behind an interval."""
@@ -144,19 +144,26 @@ class Experiment:
     again_seeds: tuple[int, ...] = ()
     again_draws: int = DRAWS
 
-    def planned(self, there: int) -> int:
-        """How many seeds its table is to have, if it has runs of so many.
+    @property
+    def is_repetition(self) -> bool:
+        """Whether the table is that of its repetition, replication.csv beside the file."""
+        return os.path.realpath(self.table) == os.path.realpath(self.folder / REPLICATION)
+
+    def planned(self, there: Collection[int]) -> int:
+        """How many seeds its table is to have, if it has runs of these.
 
         Of a repetition whose seeds the file does not name, as many as the experiment has, or as there are.
         """
         if self.has_own_table:
             return len(self.seeds)
-        return len(self.again_seeds) or max(len(self.seeds), there)
+        if self.is_repetition and self.again_seeds:
+            return len({*self.again_seeds, *there})
+        return max(len(self.seeds), len({*there}))
 
     @property
     def draws(self) -> int:
         """Of the bootstrap, behind each interval."""
-        return DRAWS if self.has_own_table else self.again_draws
+        return self.again_draws if self.is_repetition else DRAWS
 
     @property
     def baseline(self) -> str:

@@ -165,7 +165,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         again_draws=int(again.get("draws", DRAWS)),
     )
     if not made.has_own_table:
-        made = replace(made, output=made.output / _mark(made.folder, made.table))
+        made = replace(made, output=_place_of_runs(made))
     made.tuning_runs()
     for arm in made.arms:
         _require_model(file, arm, made.run(FINAL, arm, {}, seeds[0]).config)
@@ -208,14 +208,19 @@ def series(experiment: Experiment) -> list[Experiment]:
     return found
 
 
-def _mark(folder: Path, table: Path) -> str:
-    """A name for the runs of another table: that of its file, and a hash of its place.
+def _place_of_runs(experiment: Experiment) -> Path:
+    """The folder of the runs of another table: called after its file, with a hash of its place.
 
-    In the folder of the experiment that is its name there, so that a repository which was moved finds its runs.
+    In the folder of the experiment that is its name there, so that a repository which was moved finds its runs. Earlier
+    versions took the whole path.
     """
-    place, home = os.path.realpath(table), os.path.realpath(folder)
-    place = os.path.relpath(place, home) if place.startswith(home + os.sep) else place
-    return f"{table.stem}-{hashlib.blake2b(place.encode(), digest_size=4).hexdigest()}"
+    place, home = os.path.realpath(experiment.table), os.path.realpath(experiment.folder)
+    within = os.path.relpath(place, home) if place.startswith(home + os.sep) else place
+    now, before = (
+        experiment.output / f"{experiment.table.stem}-{hashlib.blake2b(each.encode(), digest_size=4).hexdigest()}"
+        for each in (within, place)
+    )
+    return before if before.is_dir() and not now.is_dir() else now
 
 
 def _config(file: Path, tree: Mapping[str, Any]) -> dict[str, Any]:

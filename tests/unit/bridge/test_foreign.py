@@ -37,6 +37,23 @@ def test_norms_of_parts_warn_until_their_gain_is_folded(own_model: Callable[[str
     torch.testing.assert_close(right, logits, atol=1e-4, rtol=1e-4)
 
 
+def test_norms_that_multiply_by_one_plus_their_weight_have_no_gain_once_folded(tmp_path: Path) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    Gemma2ForCausalLM(Gemma2Config(**sizes, num_attention_heads=4, num_key_value_heads=2)).save_pretrained(tmp_path)
+    bridge = dcinterp.load(tmp_path)
+    with torch.no_grad():
+        bridge.ln_final.original_component.weight.add_(torch.linspace(0.5, 2, bridge.cfg.d_model))
+    with pytest.warns(GainWarning):
+        bridge.run_with_cache(torch.tensor([[5, 6, 7]]))[1].decompose_resid(apply_ln=True)
+    bridge.enable_compatibility_mode(disable_warnings=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GainWarning)
+        bridge.run_with_cache(torch.tensor([[5, 6, 7]]))[1].decompose_resid(apply_ln=True)
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_config_that_the_bridge_does_not_know_is_refused(tmp_path: Path, saved: bool) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -48,7 +65,7 @@ def test_a_config_that_the_bridge_does_not_know_is_refused(tmp_path: Path, saved
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     model.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"logits of TransformerLens's bridge are not those of .* \(off by \d+%"):
+    with pytest.raises(UserError, match=r"logits of TransformerLens's bridge are not those of .* \(off by 0\.\d+ of"):
         dcinterp.load(tmp_path if saved else model)
 
 

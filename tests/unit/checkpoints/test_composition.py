@@ -434,18 +434,27 @@ def test_a_composition_on_a_bfloat16_base_is_rounded_only_where_that_is_asked(ba
     folder = learnt(dcinterp.compose(half, tmp_path / "composed"))
     kept = added_tensors(folder)
     opened = {
-        "load": dcinterp.load(folder, dtype="float32").original_model,
+        "load": read_composed(folder, dtype=torch.float32),
         "train": open_start(str(folder)).model,
         "merged": read_model(dcinterp.compose(folder, tmp_path / "merged", merge=True, dtype="float32")),
     }
     for name, model in opened.items():
-        found = {key: t for key, t in read_composed(folder, dtype=torch.float32).state_dict().items() if is_added(key)}
-        state = model.state_dict() if name != "load" else found
+        state = model.state_dict()
         assert all(torch.equal(state[key], kept[key]) for key in kept), name
+    torch.testing.assert_close(dcinterp.load(folder, dtype="float32")(IDS), opened["train"].eval()(IDS).logits)
     plain = read_model(dcinterp.compose(folder, tmp_path / "as-base", merge=True))
     assert plain.dtype == torch.bfloat16
     with pytest.raises(UserError, match="dtype is of merge=True alone"):
         dcinterp.compose(half, tmp_path / "other", dtype="float32")
+
+
+def test_verify_takes_a_composition_and_convert_says_how_to_merge_it(base, tmp_path, capsys):
+    folder = dcinterp.compose(base, tmp_path / "composed")
+    for line, code in ((["verify", str(folder)], 0), (["convert", str(folder), str(tmp_path / "new")], 2)):
+        with pytest.raises(SystemExit) as ended:
+            main(line)
+        assert (ended.value.code or 0) == code
+    assert "merge it first with: dcinterp compose" in capsys.readouterr().err
 
 
 def test_an_output_below_the_home_folder_is_not_a_folder_called_by_a_tilde(base, tmp_path, monkeypatch):

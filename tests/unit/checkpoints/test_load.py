@@ -15,6 +15,7 @@ import dcinterp
 from dcinterp.bridge import DCBridge
 from dcinterp.checkpoints.hub import cached_snapshot, hub_reason
 from dcinterp.checkpoints.names import SHIPPED
+from dcinterp.checkpoints.read import read_model
 from dcinterp.support.errors import UserError
 
 NAME = "somebody/mini"
@@ -81,7 +82,7 @@ def test_reasons_are_sentences_for_a_person():
     assert reasons[2:] == ["a", "OSError"]
 
 
-def test_the_card_that_goes_to_the_hub_is_ours(tmp_path, monkeypatch, make_bridge):
+def test_the_card_that_goes_to_the_hub_is_ours(tmp_path, monkeypatch):
     from transformers.utils.hub import PushToHubMixin
 
     sent = {}
@@ -90,12 +91,14 @@ def test_the_card_that_goes_to_the_hub_is_ours(tmp_path, monkeypatch, make_bridg
         sent[repository] = (Path(folder) / "README.md").read_text(encoding="utf-8")
 
     monkeypatch.setattr(PushToHubMixin, "_upload_modified_files", upload)
-    model = make_bridge().original_model
+    model = read_model(SHIPPED / "transformer++")
     empty = "# Model Card for Model ID\n\nThis is the model card of a 🤗 transformers model that has been pushed."
     (tmp_path / "README.md").write_text(empty, encoding="utf-8")
     model._upload_modified_files(tmp_path, "me/mine", {})
     assert 'dcinterp.load("me/mine")' in sent["me/mine"]
     assert 'from_pretrained("me/mine")' in sent["me/mine"]
+    model.save_pretrained(tmp_path / "own")
+    assert 'dcinterp.load("path/to/own")' in (tmp_path / "own" / "README.md").read_text(encoding="utf-8")
     (tmp_path / "README.md").write_text("what I wrote", encoding="utf-8")
     model._upload_modified_files(tmp_path, "me/mine", {})
     assert sent["me/mine"] == "what I wrote"

@@ -309,6 +309,7 @@ def test_a_model_and_an_adapter_in_one_folder_are_refused_and_an_adapter_beside_
         with pytest.raises(UserError, match=r"holds a model and an adapter .*; move one of them"):
             act(both)
     (both / "model.safetensors").unlink()
+    (both / "training_args.bin").write_bytes(b"")
     assert "with the adapter merged into it" in dcinterp.describe(both).family
 
 

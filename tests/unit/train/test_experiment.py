@@ -478,12 +478,16 @@ def test_a_repetition_has_the_seeds_and_draws_that_the_file_names(folder):
     file = folder / "experiment.yaml"
     file.write_text(file.read_text() + "again: {seeds: 20-29, draws: 5000}\n")
     own, again = read_experiment(folder), read_experiment(folder, table=folder / "replication.csv")
-    assert (own.planned(1), own.draws) == (len(own.seeds), 1000)
-    assert (again.planned(1), again.draws) == (10, 5000)
+    assert (own.planned([0]), own.draws) == (len(own.seeds), 1000)
+    assert (again.planned([20]), again.draws) == (10, 5000)
+    assert again.planned([20, 40]) == 11, "one that was not planned takes no other's place"
+    elsewhere = read_experiment(folder, table=folder / "again.csv")
+    assert (elsewhere.planned([40, 41]), elsewhere.draws) == (2, 1000)
     beside = folder.parent / "beside"
     beside.mkdir()
-    (beside / "experiment.yaml").write_text("again: {seeds: 30-31}\n")
-    assert own.fresh_seeds() == "32-32"
+    for text in ("again: {seeds: 30-31}\n", 'again:\n  draws: 1000\n  seeds: "30-31"\n'):
+        (beside / "experiment.yaml").write_text(text)
+        assert own.fresh_seeds() == "32-32"
     for wrong in ("again: 5", "again: {seed: 3}", "again: {draws: many}"):
         file.write_text("\n".join([*file.read_text().splitlines()[:-1], wrong]) + "\n")
         with pytest.raises(UserError, match=r"`again` of .* must be seeds and draws"):
