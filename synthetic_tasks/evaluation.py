@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synthetic_tasks.baselines import FORMER, average
+from synthetic_tasks.csv_text import quoting
 from synthetic_tasks.intervals import share_interval
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Evaluation:
             raise ValueError(f"there is no table by {by!r}; choose from {', '.join(GROUPINGS)}")
         frame = self.to_dataframe().assign(all="all")
         lines = []
-        for group, part in frame.groupby(by, sort=False):
+        for group, part in frame.groupby(by, sort=by in ("shots", "source")):
             low, high = self.interval(part)
             lines.append(
                 {
@@ -120,7 +121,7 @@ class Evaluation:
         folder.mkdir(parents=True, exist_ok=True)
         frame = self.to_dataframe()
         written = [folder / "answers.csv", folder / "summary.json"]
-        frame.to_csv(written[0], index=False)
+        frame.to_csv(written[0], index=False, quoting=quoting(frame))
         written[1].write_text(json.dumps(self.summary(), indent=1) + "\n", encoding="utf-8")
         try:
             frame.to_parquet(folder / "answers.parquet", index=False)

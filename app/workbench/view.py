@@ -173,7 +173,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
         ("SVG", "svg", "image/svg+xml", figure_file("svg")),
     ]
     data = [
-        ("CSV", "csv", "text/csv", lambda: table_of(result, shown).to_csv(index=False).encode()),
+        ("CSV", "csv", "text/csv", lambda: csv_of(table_of(result, shown))),
         ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
@@ -256,6 +256,13 @@ def whole_page() -> None:
     st.caption(
         f"All {len(shown)} figures of this page: as code that makes them again, or as one page to look at offline."
     )
+
+
+def csv_of(frame: Any) -> bytes:
+    """A table as CSV."""
+    from synthetic_tasks.csv_text import quoting
+
+    return frame.to_csv(index=False, quoting=quoting(frame)).encode()
 
 
 def parquet(result: Any) -> bytes:

@@ -181,8 +181,8 @@ def verb(entry: Analysis) -> Any:
     for name, parameter in entry.parameters.items():
         add(f"arg_{name}", *_option(name, parameter, types[name], described.get(name, "")))
     if entry.takes_model:
-        dtype = typer.Option(help="Load the weights as float32, float64 or bfloat16; as stored by default.")
-        add("dtype", Annotated[Literal["float32", "float64", "bfloat16"] | None, dtype], None)
+        dtype = typer.Option(help="Load the weights as this type of numbers; as stored by default.")
+        add("dtype", Annotated[Literal["float32", "float64", "bfloat16", "float16"] | None, dtype], None)
         add("tokenizer", Annotated[str | None, TOKENIZER], None)
         device = typer.Option(help="Where to compute, as in cuda or cuda:1; the CPU by default.")
         add("device", Annotated[str | None, device], None)
@@ -282,6 +282,7 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
     types, arguments = parameter_types(entry.function), {}
     for name, value in _current(entry, given).items():
         arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
+    _require_unread(arguments, given)
     with console(entry.name.replace("_", "-")) as progress:
         run = _here if given.get("engine") is None else _on_cluster
         result = run(entry, given, arguments, progress)
@@ -335,12 +336,35 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
         require_file_place(given[name])
 
 
+def _require_unread(arguments: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse an output that would take the place of what is read: a file, or one inside a folder."""
+    from dcinterp.support.errors import UserError
+    from dcinterp.support.paths import path_of
+
+    outputs = [path_of(given[name]) for name in ("figure", "save", "table_to", "csv") if given[name] is not None]
+    outputs = [place.resolve() for place in outputs if place.exists()]
+    values = [each for value in arguments.values() for each in (value if isinstance(value, list | tuple) else [value])]
+    for value in values if outputs else ():
+        if not isinstance(value, str | Path):
+            continue
+        try:
+            read = path_of(value).resolve()
+            there = read.exists()
+        except (UserError, OSError, ValueError):  # a prompt, which is no path
+            continue
+        if found := [place for place in outputs if there and (place == read or read in place.parents)]:
+            raise UserError(f"{found[0]} is read; give the output another path.")
+
+
 def _write(result: Result, given: dict[str, Any]) -> None:
+    from synthetic_tasks.csv_text import quoting
+
     save_result(result, given["save"])
     for name, make in (("table_to", result.table), ("csv", result.to_dataframe)):
         if given[name] is not None:
             with whole(given[name]) as place:
-                make().to_csv(place, index=False)
+                frame = make()
+                frame.to_csv(place, index=False, quoting=quoting(frame))
     write_figure(result, given["figure"], given["figure_kind"])
 
 

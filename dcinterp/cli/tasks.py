@@ -438,6 +438,7 @@ def report(result: Evaluation, by: str) -> str:
     from synthetic_tasks.evaluation import render
 
     table = result.table(by) if by in ("shots", "source") else result.compare(by)
+    table = table.rename(columns={"source": "source (from 0)"})
     total = result.table("all").iloc[0]
     low, high = 100 * total["low"], 100 * total["high"]
     interval = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -13,6 +14,7 @@ from dcinterp.model.field_types import check_field_types
 from dcinterp.model.presets import preset
 from dcinterp.model.rotary import check_scaling
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import shown
 
 NormKind = Literal["rmsnorm", "layernorm"]
 MLPKind = Literal["swiglu", "gelu"]
@@ -154,6 +156,11 @@ class DCFormerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)
         check_field_types(self, DCFormerConfig)
+        names = kwargs.get("id2label", getattr(self, "id2label", None))
+        if names is not None and not (isinstance(names, Mapping) and all(str(key).isdigit() for key in names)):
+            raise UserError(
+                f"id2label is {shown(names)}; it must have a name for every number, as in {{0: 'cat', 1: 'dog'}}."
+            )
         # JSON has no tuples: what config.json gives back as lists must compare equal to what was saved.
         self.compose_stages = tuple(self.compose_stages)
         self.attention_windows = tuple(self.attention_windows)
@@ -343,7 +350,8 @@ class DCViTConfig(DCFormerConfig):
             raise UserError(
                 f"image_size {self.image_size} does not divide into patches of {self.patch_size}; choose a multiple."
             )
-        if self.position_type != "learned" or tuple(self.attention_windows) != (None,):
+        windows = self.attention_windows
+        if self.position_type != "learned" or not isinstance(windows, tuple | list) or tuple(windows) != (None,):
             raise UserError("Patches have no order: leave position_type 'learned' and attention_windows (None,).")
         super().__post_init__(**kwargs)
 

@@ -233,9 +233,11 @@ def _require_one_document(positions: Tensor | None, padding: Tensor | None) -> N
     """Refuse positions that start again within a row, as of packed documents: their tokens would see each other."""
     if positions is None or torch.compiler.is_compiling() or positions.shape[-1] < 2:
         return
-    if padding is not None and not bool(padding.all()):
-        return  # positions of padding are anything
-    if bool((positions[..., 1:] < positions[..., :-1]).any()):
+    again = positions[..., 1:] < positions[..., :-1]
+    if padding is not None:  # positions of padding are anything
+        real = padding[:, : positions.shape[-1]].bool()
+        again = again & real[:, 1:] & real[:, :-1]
+    if bool(again.any()):
         raise UserError(
             "position_ids start again within a row, as where documents are packed into one, and here each would see "
             "those before it; give every document a row of its own, with an attention_mask for the padding."

@@ -80,8 +80,15 @@ class Preset:
         return self.family in ("vit", "dcvit")
 
     def all_fields(self, **changes: Any) -> dict[str, Any]:
-        """The fields of its configuration: those of the family, its own, and `changes` on top."""
-        return family(self.family) | self.fields | changes
+        """The fields of its configuration: those of the family, its own, and `changes` on top.
+
+        With another way of composing, what only its own one takes is left out.
+        """
+        shared, own = dict(family(self.family)), dict(self.fields)
+        if "compose" in changes and changes["compose"] != (shared | own).get("compose"):
+            for fields, name in ((shared, "compose_options"), (own, "compose_options"), (shared, "compose_stages")):
+                fields.pop(name, None)
+        return shared | own | changes
 
 
 def presets() -> Mapping[str, Preset]:

@@ -91,6 +91,8 @@ class Call:
         """The command line that makes the same result, or one sentence, as a comment, that says why there is none."""
         if self.obstacle:
             return f"# {self.obstacle}"
+        if not self.public:
+            return f"# {self.analysis} of {self.home} has no verb; the Python cell makes it."
         words = ["dcinterp", "analyze", self.analysis.replace("_", "-")]
         if self.model is not None:
             words.append(self.model)

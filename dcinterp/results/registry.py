@@ -137,6 +137,7 @@ def analysis(
             bound = _bound(entry, args, renamed(kwargs, entry.former))
             bound.apply_defaults()
             bound.arguments.update({n: int(each) for n, each in bound.arguments.items() if _is_whole(each)})
+            bound.arguments.update({n: each.tolist() for n, each in bound.arguments.items() if _is_plain(each)})
             bridge = bound.arguments.get("bridge")
             if needs_composition and bridge is not None and not stages_of(bridge):
                 raise UserError(
@@ -149,7 +150,8 @@ def analysis(
                     f"not {type(bridge).__name__}."
                 )
             for name, value in bound.arguments.items():
-                require_fitting(name, value, entry.types.get(name))
+                if name in entry.types:
+                    require_fitting(name, value, entry.types[name])
             if bridge is not None and entry.takes_model and drops_out(bridge):
                 raise UserError(
                     "This model is in training mode, in which dropout changes every run; call eval() on it."
@@ -269,6 +271,11 @@ def _is_whole(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.ndim == 0 and not (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool)
     return isinstance(value, np.integer)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is another number of numpy's, or a list of them, which no JSON file takes as it is."""
+    return isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
 def _bound(entry: Analysis, args: Sequence[Any], named: Mapping[str, Any]) -> inspect.BoundArguments:

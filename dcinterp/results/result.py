@@ -97,10 +97,11 @@ class Result:
         shapes = "; ".join(f"{', '.join(names)} [{sizes}]" for sizes, names in alike.items())
         lines = [f"{type(self).__name__}: {shapes}"]
         if self.call is not None:
-            command = "" if self.call.obstacle else self.call.command()
+            command = "" if self.call.obstacle or not self.call.public else self.call.command()
             # On one line a command of several would be another one.
             how = ": see call.command()" if "\n" in command else f": {_short(command)}" if command else ""
-            lines.append(f"made by dcinterp.{self.call.analysis}{how}")
+            home = "dcinterp" if self.call.public else self.call.home
+            lines.append(f"made by {home}.{self.call.analysis}{how}")
         if type(self).table is not Result.table and len(frame := self.table()):
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")

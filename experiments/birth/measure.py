@@ -139,8 +139,8 @@ def checks(found: EdgeStarts) -> list[str]:
     whole = int((found.has_lag & (found.main_low > found.loss_start)).sum())
     heads = [edge.rpartition(".")[2].split(">") for edge in found.main]
     return [
-        f"Below zero are {below[0]} lags of the loss and {below[1]} of the answers; of the loss, in {whole} models with "
-        "the whole interval of the start of their main edge. The main edge is one of a head with itself in "
+        f"Below zero are {below[0]} lags of the loss and {below[1]} of the answers; of the loss, in {whole} models "
+        "with the whole interval of the start of their main edge. The main edge is one of a head with itself in "
         f"{sum(one == other for one, other in heads)} of {len(heads)} models.",
         f"The size of the first lag depends on where training ends: with the same main edges and the curves cut there, "
         f"it is {listed} (all documents).",

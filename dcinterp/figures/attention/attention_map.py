@@ -68,4 +68,5 @@ def plot(
         limit=None if signed else 1.0,
         selected=selected,
         height=130 + max(18, min(30, 640 // len(tokens))) * len(tokens),
+        title=f"Layer {result.layer}, head {head}",
     )

@@ -40,4 +40,5 @@ def plot(result: HeadAttribution, *, theme: str = "light", layer: int = -1, sele
         theme=theme,
         selected=(selected, most) if selected is not None else None,
         height=130 + 30 * heads,
+        title=f"Layer {layer % layers}",
     )

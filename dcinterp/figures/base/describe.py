@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from html import unescape
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from dcinterp.figures.base.grid import tick_names, written
+from dcinterp.figures.base.grid import tick_names, told_apart, written
 from dcinterp.figures.base.style import without_tags
 
 LISTED_ROWS, LISTED_CELLS, LISTED_LINKS = 12, 20, 5
@@ -114,32 +114,32 @@ def _written(trace: Any, x: _Axis, y: _Axis) -> str:
 
 
 def _bars(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
-    names, values, category, value = _entries(traces, figure, across=traces[0].orientation == "h")
+    names, values, ends, category, value = _entries(traces, figure, across=traces[0].orientation == "h")
     if not names:
         return "", "", ""
     heading = f"Bars of {value.title or 'values'}{f' by {category.title}' if category.title else ''}."
     name = traces[0].name
     if traces[0].base is not None:
         low = np.asarray(traces[0].base, dtype=float)
-        ends = zip(names, low, low + values, strict=True)
-        spans = [f"{category.place(n)} from {_number(a)} to {_number(b)}" for n, a, b in ends]
+        sides = zip(names, low, low + values, strict=True)
+        spans = [f"{category.place(n)} from {_number(a)} to {_number(b)}" for n, a, b in sides]
         return "", heading, f"{name or 'Spans'}: {'; '.join(spans[:LISTED_CELLS])}."
-    return "", heading, _range(name, names, values, category)
+    return "", heading, _range(name, names, values, ends, category)
 
 
 def _lines(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
-    across = traces[0].orientation == "h" or _words_along(traces[0].y)
-    names, values, category, value = _entries(traces, figure, across=across)
+    across = traces[0].orientation == "h" or _words_along(_axis(traces[0], figure, "y").named(traces[0].y))
+    names, values, ends, category, value = _entries(traces, figure, across=across)
     if not names:
         return "", "", ""
     (first, *more) = traces
     by = f" by {category.title}" if category.title else ""
     lines = "lines" in (first.mode or "lines")
     if more and lines:
-        ends = f"{len(traces)} spans between {_number(min(values))} and {_number(max(values))}"
-        return "", "", f"{first.name}: {ends}."
+        between = f"{len(traces)} spans between {_number(min(values))} and {_number(max(values))}"
+        return "", "", f"{first.name}: {between}."
     if _words_along(names):
-        return "", f"Points of {value.title or 'values'}{by}.", _range(first.name, names, values, category)
+        return "", f"Points of {value.title or 'values'}{by}.", _range(first.name, names, values, ends, category)
     if not lines:
         heading = f"Points of {value.title or 'values'} against {category.title or 'values'}."
         sideways, up = (f"from {_number(min(numbers))} to {_number(max(numbers))}" for numbers in (names, values))
@@ -150,33 +150,39 @@ def _lines(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     return "", f"Lines of {value.title or 'values'}{by}.", f"{first.name or 'Line'}: {points}."
 
 
-def _range(name: str | None, names: list[Any], values: list[float], category: _Axis) -> str:
-    """The largest and the smallest of named values, or all of a few."""
+def _range(name: str | None, names: list[Any], values: list[float], ends: list[Any], category: _Axis) -> str:
+    """The largest and the smallest of named values, or all of a few, with their intervals where they have some."""
+
+    def said(at: int) -> str:
+        low, high = ends[at] or (np.nan, np.nan)
+        interval = f" ({_number(low)} to {_number(high)})" if np.isfinite(low) and np.isfinite(high) else ""
+        return f"{_number(values[at])}{interval} at {category.place(names[at])}"
+
     start = f"{name}: " if name else ""
     if len(values) <= 6:
-        return (
-            f"{start}{', '.join(f'{_number(v)} at {category.place(n)}' for n, v in zip(names, values, strict=True))}."
-        )
+        return f"{start}{', '.join(map(said, range(len(values))))}."
     most, least = int(np.argmax(values)), int(np.argmin(values))
-    ends = (
-        f"largest {_number(values[most])} at {category.place(names[most])}, smallest {_number(values[least])} at "
-        f"{category.place(names[least])}"
-    )
-    return f"{start}{len(values)} values, {ends}."
+    return f"{start}{len(values)} values, largest {said(most)}, smallest {said(least)}."
 
 
-def _entries(traces: list[Any], figure: go.Figure, *, across: bool) -> tuple[list[Any], list[float], _Axis, _Axis]:
-    """The finite values of traces and what they stand at, with the axes of the latter and of the values."""
+def _entries(
+    traces: list[Any], figure: go.Figure, *, across: bool
+) -> tuple[list[Any], list[float], list[tuple[float, float] | None], _Axis, _Axis]:
+    """What the finite values of traces stand at, these values, their intervals, and the axes of the first two."""
     x, y = _axis(traces[0], figure, "x"), _axis(traces[0], figure, "y")
     category, value = (y, x) if across else (x, y)
-    names, values = [], []
+    names, values, ends = [], [], []
     for trace in traces:
         at, size = (trace.y, trace.x) if across else (trace.x, trace.y)
-        for n, v in zip(() if at is None else at, () if size is None else size, strict=False):
+        error = getattr(trace, "error_x" if across else "error_y", None)
+        above = None if error is None else error.array
+        below = above if error is None or error.arrayminus is None else error.arrayminus
+        for i, (n, v) in enumerate(zip(category.named(at), () if size is None else size, strict=False)):
             if v is not None and np.isfinite(float(v)):
                 names.append(n)
                 values.append(float(v))
-    return names, values, _Axis(category.title, None), value
+                ends.append(None if above is None else (float(v) - float(below[i]), float(v) + float(above[i])))
+    return names, values, ends, _Axis(category.title, None), value
 
 
 def _words_along(values: Any) -> bool:
@@ -209,6 +215,12 @@ _WORDS = {"heatmap": _heatmap, "bar": _bars, "scatter": _lines, "scattergl": _li
 class _Axis:
     title: str
     names: tuple[Any, ...] | None
+    ticks: Mapping[Any, str] = field(default_factory=dict)
+
+    def named(self, values: Any) -> list[Any]:
+        """Values along the axis, by the names of their ticks where all of them have one."""
+        given = [] if values is None else list(values)
+        return [self.ticks[each] for each in given] if all(each in self.ticks for each in given) else given
 
     def place(self, at: Any) -> str:
         """Where something is: the axis and the name there; a title of several words would be in the way."""
@@ -223,8 +235,14 @@ def _axis(trace: Any, figure: go.Figure, letter: str) -> _Axis:
     given = getattr(trace, letter)
     shared = figure.layout[f"{letter}axis{layout.matches[1:]}"] if layout.matches else layout
     ticks = tick_names(layout, np.shape(trace.z)["yx".index(letter)]) if trace.type == "heatmap" else layout.ticktext
-    names = ticks or given
-    return _Axis(_plain(layout.title.text or shared.title.text), None if names is None else tuple(names))
+    # With fewer ticks than rows, as of a grid of small matrices, a name stands for several on purpose.
+    whole = ticks is not None and len(layout.ticktext) >= len(ticks)
+    names = told_apart(ticks) if ticks is not None and whole and trace.type == "heatmap" else ticks or given
+    title = _plain(layout.title.text or shared.title.text)
+    named = layout if layout.ticktext is not None else shared
+    marks = {} if named.ticktext is None or named.tickvals is None else named
+    pairs = dict(zip(marks.tickvals, map(str, marks.ticktext), strict=False)) if marks else {}
+    return _Axis(title, None if names is None else tuple(names), pairs)
 
 
 def _panel(trace: Any, figure: go.Figure) -> str:

@@ -262,14 +262,14 @@ def _draw(canvas: Any, axes: Any, figure: go.Figure, traces: list[Any], names: t
 
 def _scale(setter: Callable[..., Any], drawn: Any, axis: Any) -> None:
     """Logarithms and per cent, as the figure has them."""
-    from matplotlib.ticker import PercentFormatter, ScalarFormatter
+    from matplotlib.ticker import FuncFormatter, PercentFormatter, ScalarFormatter
 
     percent = bool(axis.tickformat) and axis.tickformat.endswith("%")
     if axis.type == "log":
         setter("log")
         low, high = drawn.get_view_interval()
         if percent:
-            drawn.set_major_formatter(PercentFormatter(1.0))
+            drawn.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
         elif high < 10 * low:  # no power of ten between the ends: plain numbers
             drawn.set_major_formatter(ScalarFormatter())
             drawn.set_minor_formatter(ScalarFormatter())

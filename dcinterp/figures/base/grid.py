@@ -5,6 +5,7 @@ The app draws it on a canvas whose cells can be clicked and walked with the arro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import unescape
 from typing import Any
@@ -17,6 +18,10 @@ from dcinterp.figures.base.style import THEMES, axis, common_layout, cut, diverg
 
 NAMED_CELLS = 16384
 """Above this the names of rows and columns would weigh more than the numbers, and hovering shows indices."""
+
+
+ROOM_OF_A_TITLE = 24
+"""Pixels."""
 
 
 def grid(
@@ -71,7 +76,8 @@ def grid(
         textfont={"size": 11},
         colorbar={"title": {"text": quantity, "side": "right", "font": {"size": 12}}, "thickness": 12, "len": 0.95},
     )
-    layout = common_layout(theme, height or min(110 + 34 * rows, 900), title) | {
+    tall = (height or min(110 + 34 * rows, 900)) + (ROOM_OF_A_TITLE if title else 0)
+    layout = common_layout(theme, tall, title) | {
         "dragmode": False,
         "xaxis": _axis(x, x_title) | {"range": [-0.5, columns - 0.5]},
         "yaxis": _axis(y, y_title) | {"range": [rows - 0.5, -0.5]},
@@ -142,4 +148,10 @@ def _frame(at: tuple[int, ...], colour: str) -> dict[str, Any]:
 
 
 def _names(x: Sequence[str], y: Sequence[str], x_title: str, y_title: str) -> list[list[str]]:
-    return [[f"{y_title} {row}, {x_title} {column}" for column in x] for row in y]
+    return [[f"{y_title} {row}, {x_title} {column}" for column in told_apart(x)] for row in told_apart(y)]
+
+
+def told_apart(names: Sequence[Any]) -> list[str]:
+    """Names of rows or columns; those that repeat, as words of a prompt do, with their number behind them."""
+    many = Counter(names)
+    return [f"{name} ({number})" if many[name] > 1 else str(name) for number, name in enumerate(names)]

@@ -19,6 +19,8 @@ def layer_head_grid(
     theme: str,
     selected: tuple[int, int] | None,
     signed: bool = True,
+    limit: float | None = None,
+    title: str = "",
 ) -> go.Figure:
     """Layers downwards, heads across.
 
@@ -28,6 +30,8 @@ def layer_head_grid(
         theme: "light" or "dark".
         selected: (layer, head) to outline.
         signed: whether negative values have a meaning.
+        limit: the value of the strongest colour; the largest magnitude when None.
+        title: above the figure.
     """
     layers, heads = values.shape
     return grid(
@@ -42,4 +46,6 @@ def layer_head_grid(
         selected=selected,
         numbers=values.numel() <= NUMBERED_CELLS,
         height=120 + 46 * layers,
+        limit=limit,
+        title=title,
     )

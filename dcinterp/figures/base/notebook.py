@@ -26,7 +26,7 @@ def notebook(title: str, shown: Sequence[tuple[Any, Mapping[str, Any], str]]) ->
             if name is None:
                 name = names[code] = f"result_{len(names) + 1}"
                 made = code.replace("\nresult = ", f"\n{name} = ")
-                lines = made.splitlines()
+                lines = made.split("\n")  # a text may hold other ends of lines
                 load = next((line for line in lines if line.startswith("bridge = ")), "")
                 made = "\n".join(line for line in lines if line != load or load != loaded).strip()
                 loaded = load or loaded

@@ -62,8 +62,10 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
         if ends["below"] is None:
             ends["below"] = error.array
         columns |= {f"{name}{along}": np.asarray(values, dtype=float) for name, values in ends.items()}
-    if getattr(trace, "base", None) is not None:
-        columns["base"] = np.asarray(trace.base, dtype=float)
+    if getattr(trace, "base", None) is not None:  # a span, and not a bar from zero
+        base = np.asarray(trace.base, dtype=float)
+        length = _title(x, "x") if trace.orientation == "h" else _title(y, "y") or "value"
+        columns |= {"from": base, "to": base + np.asarray(columns.pop(length), dtype=float)}
     return pd.DataFrame(columns)
 
 

@@ -19,7 +19,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
 
     A head that attends for others and one that reads are two nodes: "L1H6 attention" and "L1H6". The query, key and
     value of a head are joined into the node that they serve. Edges of the circuit that carry no difference are left
-    out.
+    out. Pale bands lower m.
 
     Args:
         result: the scores.
@@ -39,8 +39,10 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
     links = []
     for row in rows.itertuples():
         label, size = f"{row.edge}: {row.mean:+.3f}", abs(float(row.mean))  # type: ignore[arg-type]
+        # An edge that lowers m is paler: a width has no sign.
+        colour = see_through(colour_of(str(row.kind)), 0.6 if float(row.mean) >= 0 else 0.2)  # type: ignore[arg-type]
         for source, target in drawn_ends(Edge(str(row.source), str(row.target), str(row.kind)), shape):
-            links.append((place(source), place(target), size, see_through(colour_of(str(row.kind))), label))
+            links.append((place(source), place(target), size, colour, label))
     columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]
     flow = go.Sankey(
         arrangement="snap",

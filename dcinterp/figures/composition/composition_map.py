@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.composition_map import CompositionMap
 from dcinterp.figures.base.grid import grid
-from dcinterp.mechanism.branches import part_name
+from dcinterp.mechanism.branches import PART_LABELS, part_name
 
 RESULT = "CompositionMap"
 KIND = ""
@@ -34,4 +34,5 @@ def plot(
         theme=theme,
         selected=selected,
         numbers=len(heads) <= 12,
+        title=f"Layer {result.layer}, {result.stage}: {PART_LABELS[part_name(part)]}",
     )

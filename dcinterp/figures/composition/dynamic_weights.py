@@ -43,6 +43,7 @@ def plot(
         limit=1.0,
         selected=(len(ranks), selected, len(ranks), 1) if selected is not None else None,
         height=330,
+        title=f"Weights of the {side} token",
     )
     figure.data[0].update(text=[[f"{v:z.2f}" for v in row] for row in values.tolist()], texttemplate="%{text}")
     return figure

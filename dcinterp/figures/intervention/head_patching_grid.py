@@ -27,4 +27,7 @@ def plot(
     site = site or result.sites[0]
     require_known("site", site, result.sites)
     effect = result.effect[result.sites.index(site)]
-    return layer_head_grid(effect, quantity=QUANTITY[result.direction], theme=theme, selected=selected)
+    # One scale for all sites, as of the stream.
+    limit = max(1.0, float(result.effect.abs().max()))
+    quantity = QUANTITY[result.direction]
+    return layer_head_grid(effect, quantity=quantity, theme=theme, selected=selected, limit=limit, title=f"Site {site}")

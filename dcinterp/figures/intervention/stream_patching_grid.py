@@ -45,4 +45,5 @@ def plot(
         limit=max(1.0, float(result.effect.abs().max())),
         selected=selected,
         height=120 + 46 * len(effect),
+        title=f"Site {site}",
     )

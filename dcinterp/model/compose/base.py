@@ -299,7 +299,7 @@ class Composer(nn.Module, ABC):
         """
         for option, value in config.compose_options.items():
             if option not in cls.OPTIONS:
-                known = nearest(option, cls.OPTIONS) if cls.OPTIONS else "it has none, leave it out."
+                known = nearest(str(option), cls.OPTIONS) if cls.OPTIONS else "it has none, leave it out."
                 raise UserError(f"compose_options has {option!r}, which is no option of compose={cls.name!r}; {known}")
             kind = type(cls.OPTIONS[option])
             if type(value) is not kind and not (kind is float and type(value) is int):

@@ -217,8 +217,10 @@ class RecipeSection:
         return self._scheduled_share(step, steps) * (self.reduction_factor if reduced else 1.0)
 
     def warmup(self, steps: int) -> int:
-        """The steps of warmup, of a run of `steps`."""
-        return self.warmup_steps or max(1, round(self.warmup_fraction * (self.schedule_steps or steps)))
+        """The steps of warmup, of a run of `steps`; at least one, whose rate is 0, where there is to be any."""
+        if self.warmup_steps or not self.warmup_fraction:
+            return self.warmup_steps
+        return max(1, round(self.warmup_fraction * (self.schedule_steps or steps)))
 
     def _scheduled_share(self, step: int, steps: int) -> float:
         horizon, warmup = self.schedule_steps or steps, self.warmup(steps)
@@ -529,6 +531,8 @@ def _scalar(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "keys and values"}
         raise UserError(f"{where} is {shown(value)}; it must be {names.get(kind, kind.__name__)}.")
+    if isinstance(value, dict) and (wrong := [key for key in value if not isinstance(key, str)]):
+        raise UserError(f"{where} has the key {shown(wrong[0])}; keys are names.")
     return value
 
 

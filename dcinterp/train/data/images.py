@@ -54,6 +54,7 @@ class ImageSource:
             "image_size": size,
             "num_channels": channels,
             "patch_size": 16 if size >= 64 else max(1, size // (4 if size <= 16 else 8)),
+            "num_labels": len(names),
             "id2label": dict(enumerate(names)),
             "label2id": {name: number for number, name in enumerate(names)},
         }

@@ -201,6 +201,11 @@ def model_config(config: TrainConfig, data_source: DataSource) -> DCFormerConfig
         raise UserError(
             f"model.changes.vocab_size is {changed}, but the tokenizer of this data has {words:,} tokens; leave it out."
         )
+    classes, changed = fields.get("num_labels", 0), config.model.changes.get("num_labels")
+    if isinstance(changed, int) and changed < classes:
+        raise UserError(
+            f"model.changes.num_labels is {changed}, but the images are of {classes:,} classes; leave it out."
+        )
     return DCFormerConfig.preset(config.model.preset, **(fields | config.model.changes))
 
 
@@ -435,6 +440,7 @@ def _save(
 
         def write(aside: Path) -> None:
             if trainer.added is None:
+                bare.config.use_cache = True  # which is put out while it trains
                 bare.save_pretrained(aside, state_dict=weights)
             else:
                 trainer.added.write(bare, aside, weights)

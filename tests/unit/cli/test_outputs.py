@@ -168,3 +168,16 @@ def predicted() -> Result:
         probability=numbers,
         logit=numbers.log(),
     )
+
+
+def test_what_is_read_is_not_written_over(capsys, tmp_path):
+    text = tmp_path / "text.py"
+    text.write_text("x = 1\n" * 50)
+    before = contents(tmp_path)
+    said = refused(capsys, "analyze", "text-loss", "dcformer++-code", "--text", str(text), "--csv", str(text))
+    assert f"{text} is read; give the output another path." in said
+    runs = str(tmp_path / "runs.csv")
+    Path(runs).write_text("a,b\n")
+    said = refused(capsys, "analyze", "scaling-fit", "--runs", runs, "--csv", runs)
+    assert "runs.csv is read" in said
+    assert contents(tmp_path) == before | {"runs.csv": b"a,b\n"}

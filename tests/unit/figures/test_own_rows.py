@@ -129,3 +129,11 @@ def test_a_notebook_of_a_page_runs_and_loads_the_model_once(patterns, shipped):
     for cell in code:
         exec(cell, scope)
     assert scope["result_1"].composed.equal(patterns.composed)
+
+
+def test_a_span_has_its_two_ends_and_no_length():
+    import plotly.graph_objects as go
+
+    figure = go.Figure(go.Bar(x=[3.0], base=[-1.0], y=["a"], orientation="h"), {"xaxis": {"title": {"text": "mean"}}})
+    assert rows(figure)[["from", "to"]].to_numpy().tolist() == [[-1.0, 2.0]]
+    assert "mean" not in rows(figure)

@@ -49,3 +49,20 @@ def test_widest_bands_are_named_with_their_labels():
     link = {"source": [0, 1], "target": [1, 2], "value": [1.0, 2.0], "label": ["kp: +1", "for it: +2"]}
     text = said(go.Sankey(node={"label": ["a", "b", "c"]}, link=link))
     assert "from b to c (for it: +2); from a to b (kp: +1)" in text
+
+
+def test_rows_that_ticks_name_are_called_so_and_intervals_are_said():
+    ticks = {"tickvals": [0, 1], "ticktext": ["tea", "meat"]}
+    bars = go.Bar(x=[0.9, 0.1], y=[0, 1], orientation="h", error_x={"array": [0.05, 0.02], "arrayminus": [0.1, 0.02]})
+    text = said(bars, xaxis={"title": {"text": "probability"}}, yaxis={"title": {"text": "token"}, **ticks})
+    assert text == "Bars of probability by token. 0.9 (0.8 to 0.95) at token tea, 0.1 (0.08 to 0.12) at token meat."
+    points = go.Scatter(x=[0.9, 0.1], y=[0, 1], mode="markers", name="before")
+    text = said(points, xaxis={"title": {"text": "logit"}}, yaxis={"title": {"text": "token"}, **ticks})
+    assert text == "Points of logit by token. before: 0.9 at token tea, 0.1 at token meat."
+
+
+def test_words_that_repeat_have_their_number():
+    names = ["a", "car", "car"]
+    figure = grid([[0, 1, 2]], x=names, y=["q"], x_title="key", y_title="query", quantity="weight", theme="light")
+    assert figure.data[0].hovertext[0][1:] == ["query q, key car (1)", "query q, key car (2)"]
+    assert "Largest 2 at query q, key car (2)" in describe(figure).alternative

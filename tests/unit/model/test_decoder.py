@@ -229,6 +229,9 @@ def test_packed_documents_are_one_sentence(model: Build) -> None:
             model()(ids, position_ids=packed, attention_mask=mask, use_cache=False)
     padded = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1]])
     model()(ids, position_ids=packed, attention_mask=padded)
+    beside = torch.tensor([[1] * 8, [1] * 6 + [0] * 2])  # a row with padding hides no other one
+    with pytest.raises(UserError, match="position_ids start again within a row"):
+        model()(ids.repeat(2, 1), position_ids=packed.repeat(2, 1), attention_mask=beside, use_cache=False)
 
 
 def test_a_cache_is_kept_in_training_where_it_is_asked_for(model: Build, caplog) -> None:

@@ -88,3 +88,10 @@ def test_presets_on_the_command_line(capsys: pytest.CaptureFixture[str], monkeyp
     assert all(name in shown for name in tiny)
     command("tiny-dcformer++")
     assert '"parameters": 13' in capsys.readouterr().out
+
+
+def test_another_way_of_composing_leaves_out_what_the_presets_own_one_takes():
+    assert DCFormerConfig.preset("tiny-gated", compose="none").stages == ()
+    assert DCFormerConfig.preset("tiny-fish", compose="gated").stages == ("post",)
+    with pytest.raises(UserError, match=r"id2label is .*; it must have a name for every number"):
+        DCFormerConfig(id2label=["cat", "dog"])

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 import dcinterp
 from dcinterp import UserError
+from dcinterp.analysis.answers.predict import Prediction
 from dcinterp.checkpoints.fingerprint import fingerprint
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.cli import verbs
+from dcinterp.results import registry
 from dcinterp.results.call import Call, from_plain, plain
 from dcinterp.results.options import parameter_types, parse
 from dcinterp.results.registry import ANALYSES, analysis, require_result
@@ -252,3 +254,28 @@ def test_a_command_of_several_lines_is_not_shown_as_another_one(loaded):
     found = dcinterp.predict(loaded, "There are tea, meat, meat.\nWhich is not meat? The")
     assert "made by dcinterp.predict: see call.command()" in repr(found)
     assert "made by dcinterp.predict: dcinterp analyze predict dcformer++" in repr(dcinterp.predict(loaded, PROMPT))
+
+
+@pytest.mark.parametrize("given", [{"layers": np.array([0])}, {"tolerance": np.float32(0.02)}])
+def test_numbers_of_numpy_are_saved(loaded, tmp_path, given):
+    made = dcinterp.attribute_edges(loaded, PROMPT, "elephant", "sweater", check=0, **given)
+    assert dcinterp.load_result(made.save(tmp_path / "saved")).call == made.call
+
+
+def test_half_precision_has_a_command(loaded):
+    made = dcinterp.predict(dcinterp.load("dcformer++", dtype="float16"), PROMPT)
+    done = CliRunner().invoke(verbs, [*shlex.split(made.call.command())[1:], "--json"])
+    assert done.exit_code == 0, done.output
+
+
+def test_an_analysis_of_ones_own_names_no_verb(loaded):
+    @analysis(title="Mine", question="?", guide="analyses.md")
+    def my_analysis(bridge, n: int = 3) -> Prediction:  # a bridge needs no annotation
+        return dcinterp.predict(bridge, PROMPT, k=n)
+
+    try:
+        made = my_analysis(loaded, n=4)
+    finally:
+        del registry._registered["my_analysis"]
+    assert made.call.command().startswith("# my_analysis of ")
+    assert f"made by {__name__}.my_analysis" in repr(made)

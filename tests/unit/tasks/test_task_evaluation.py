@@ -438,3 +438,11 @@ def test_a_folder_tells_functions_and_hooks_apart(rows: list[Row], word_tokenize
     made_of = tmp_path / "fingerprint.txt"
     made_of.write_text(made_of.read_text().splitlines()[0] + "\n")
     assert evaluate(says(5), rows, tokenizer=word_tokenizer, folder=tmp_path).records == first.records
+
+
+def test_a_carriage_return_in_an_answer_is_read_back(rows: list[Row], neox, word_tokenizer, tmp_path) -> None:
+    result = evaluate(neox, rows[:2], tokenizer=word_tokenizer)
+    result.records[0]["greedy"] = "a\rb"
+    result.save(tmp_path)
+    loaded = Evaluation.load(tmp_path)
+    assert [record["greedy"] for record in loaded.records] == [record["greedy"] for record in result.records]

@@ -186,3 +186,15 @@ def test_images_without_a_label_are_refused(tmp_path):
         datasets.Dataset.from_dict({"image": pictures, "label": label}, features).save_to_disk(tmp_path / str(kind)[:5])
         with pytest.raises(UserError, match="have no label in 'label'"):
             ImageSource(ImageSection(path=str(tmp_path / str(kind)[:5])))
+
+
+def test_a_classifier_has_as_many_outputs_as_the_images_have_classes(folder, tmp_path):
+    changes = ["model.changes={num_hidden_layers: 1, hidden_size: 16, num_attention_heads: 2, intermediate_size: 16}"]
+    changes += [f"data.images={{path: {folder}, size: 8, validation_share: 0.3}}"]
+    changes += [f"output={tmp_path / 'run'}", "data.phases=[{source: images, steps: 2, batch_size: 4}]"]
+    saved = json.loads((train(build_config(image_run(), changes)) / "config.json").read_text())
+    assert saved["id2label"] == {"0": "cat", "1": "dog"}
+    assert saved["use_cache"] is True
+    changes += [f"output={tmp_path / 'other'}", "model.changes.num_labels=1"]
+    with pytest.raises(UserError, match="num_labels is 1, but the images are of 2 classes"):
+        train(build_config(image_run(), changes))

@@ -130,3 +130,21 @@ def test_missing_file_and_bad_override(tmp_path):
         read_config(tmp_path / "none.yaml")
     with pytest.raises(UserError, match="has no '='"):
         read_config(write(tmp_path, ""), ["recipe.seed"])
+
+
+def test_a_run_without_warmup_begins_at_its_full_rate():
+    from dcinterp.train.config.recipe import RecipeSection
+
+    none, little = RecipeSection(warmup_fraction=0.0), RecipeSection(warmup_fraction=0.01)
+    assert [none.warmup(5), little.warmup(5)] == [0, 1]
+    assert none.learning_rate_share(0, 5) == 1.0
+    assert little.learning_rate_share(0, 5) == 0.0
+
+
+def test_keys_that_are_no_names_are_refused(tmp_path):
+    from dcinterp.train.config.recipe import read_config
+
+    file = tmp_path / "run.yaml"
+    file.write_text("model: {changes: {1: 2}}\n")
+    with pytest.raises(UserError, match=r"model\.changes has the key 1; keys are names"):
+        read_config(file)

@@ -39,7 +39,7 @@ class Puzzle:
         known = {field.name: field.default for field in fields(cls)}
         for option, value in options.items():
             if option not in known:
-                raise UserError(f"The puzzle {cls.name!r} has no option {option!r}; {nearest(option, known)}")
+                raise UserError(f"The puzzle {cls.name!r} has no option {option!r}; {nearest(str(option), known)}")
             if type(value) is not type(known[option]):
                 kind = "a whole number" if type(known[option]) is int else f"like {known[option]!r}"
                 raise UserError(f"data.puzzle.options has {option} = {value!r}; it must be {kind}.")
