@@ -10,6 +10,8 @@ from workbench.view import view
 
 WHICH = {"weights": "weights before", "composed": "weights after", "scores": "scores before"}
 
+EXPLAINED = {"same": "the same two words in both", "own": "each model's own answer and foil"}
+
 st.title("Compare models", anchor=False)
 st.markdown(
     "One prompt, two models. Of a shipped pair, both were trained on the same documents in the same order, one run "
@@ -65,13 +67,12 @@ def draw_pattern(each, number):
 
 def two_words(each):
     """The target and the foil of the first model, for the other one too: else the maps would answer two questions."""
+    if each == name or explained == "own":
+        return inputs.target_and_foil(each, question)
     try:
-        words = inputs.target_and_foil(name, question)
-        return words if each == name else [inputs.same_word(each, word) for word in words]
-    except UserError:
-        if each == name:
-            raise
-        return inputs.target_and_foil(each, question)  # it does not know them
+        return [inputs.same_word(each, word) for word in inputs.target_and_foil(name, question)]
+    except UserError:  # it does not know them
+        return inputs.target_and_foil(each, question)
 
 
 def draw_scores(each, number):
@@ -117,5 +118,14 @@ which = links.choose(
 st.caption("Heads of different models do not correspond to each other, even where they have the same number.")
 side_by_side(draw_pattern)
 st.subheader("Which heads contribute to the answer", anchor=False, help=tip("attribution"))
+explained = links.choose(
+    "What is explained",
+    EXPLAINED,
+    key="two_words",
+    default="own" if links.older("two_words") else "same",
+    format=EXPLAINED.__getitem__,
+    style="segmented_control",
+    help=tip("foil", "logit difference"),
+)
 st.caption("Click a head to see its attention above.")
 side_by_side(draw_scores)

@@ -52,6 +52,7 @@ if models.composed(name):
     )
 try:
     counterfactual = intervention_form.counterfactual_prompt(name, question, lines, where=across[1])
+    reference = intervention_form.reference_of(question, lines, where=across[1])
     effect = analyses.run(
         "intervene",
         name,
@@ -61,6 +62,7 @@ try:
         foil=foil,
         dynamic_weights=weights,
         counterfactual=counterfactual,
+        reference=reference,
     )
 except UserError as problem:
     inputs.refuse(problem)

@@ -41,6 +41,24 @@ def default_line(name: str, question: Question) -> str:
     return f"head {last}.0 {kind}"
 
 
+def reference_of(question: Question, lines: str, where: Any) -> str | None:
+    """The set of examples that a person wants values to come from; None for that of the prompt's own task."""
+    from dcinterp.mechanism.interventions import read_interventions
+
+    kinds = {one.kind for one in read_interventions(lines)}
+    if not any(kind in ABLATIONS and ABLATIONS[kind].reference for kind in kinds):
+        return None
+    given = links.text(
+        "Examples that values come from",
+        key="reference",
+        # What version 0.1 took, where no link said it.
+        default=f"{question.task or 'all'} n=20 split=held-out" if links.older("reference") else "",
+        where=where,
+        help="A set such as `same-person n=20`. If empty: examples of the prompt's own task.",
+    )
+    return given.strip() or None
+
+
 def has_reference(name: str, question: Question) -> bool:
     """Whether there are examples to take a mean over, as of a prompt of the tasks."""
     prompt = question.prompt if isinstance(question.prompt, str) else tuple(question.prompt)

@@ -101,7 +101,14 @@ def address() -> Address:
     return st.session_state.setdefault("_address", Address())
 
 
-SINCE_0_2 = {"kind": "mean", "contrast": "facts", "new_kind": "mean", "against": "mean"}
+SINCE_0_2 = {
+    "kind": "mean",
+    "contrast": "facts",
+    "new_kind": "mean",
+    "against": "mean",
+    "two_words": "same",
+    "reference": "",
+}
 """Inputs that version 0.1 did not have, with their defaults: links between pages name them, so that none is `older`."""
 
 

@@ -77,8 +77,7 @@ def require_one_type(folder: Path, dtypes: Mapping[str, torch.dtype | None]) -> 
         (one, a), (other, b), *_ = first.items()
         raise UserError(
             f"The weights in {folder} are of several types ({a} is {_word(one)}, {b} is {_word(other)}); say which to "
-            f"use, with dtype=torch.float32 or --dtype float32, or write them in one: dcinterp convert {folder} NEW "
-            "--dtype float32."
+            "use, with dtype=torch.float32 or --dtype float32 (dcinterp convert has it)."
         )
 
 

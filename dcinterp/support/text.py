@@ -29,10 +29,10 @@ def shown(value: Any, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def in_sentence(token: str) -> str:
+def in_sentence(token: str | None) -> str:
     """A token inside a sentence: without the spaces around it, and with line breaks that can be seen."""
-    text = token.strip(" ") or "␣" * len(token)
-    return text.replace("\n", "↵")
+    text = token or ""
+    return (text.strip(" ") or "␣" * len(text)).replace("\n", "↵")
 
 
 def printable(text: str) -> str:

@@ -119,8 +119,8 @@ def test_a_click_on_the_map_chooses_both_of_its_heads(page, server):
     canvas, main = heads(page), page.locator("[data-testid=stMain]")
     canvas.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
-    # The cell at the top left: the names of the rows, with their title, stand left of it.
-    canvas.click(position={"x": 60, "y": 15})
+    # The cell at the top left: the names of the rows stand left of it, and the title above.
+    canvas.click(position={"x": 60, "y": 40})
     expect(main).to_contain_text(re.compile(r"Here head 0 uses \S+ times the attention of head 0 "))
     settled(page, "canvas")
     page.keyboard.press("ArrowDown")

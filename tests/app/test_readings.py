@@ -41,7 +41,7 @@ def fixed(tmp_path) -> str:
 
 
 def test_the_first_token_of_an_answer_is_not_called_the_answer(app):
-    open_page(app, "compare", prompt="text", text=CITY, answer="the United Kingdom")
+    open_page(app, "compare", prompt="text", text=CITY, answer="the United Kingdom", two_words="same")
     assert 'The first token "the" of "the United Kingdom": rank' in texts(app)
     assert 'The expected "the United Kingdom"' not in texts(app)
     open_page(app, "logits")
@@ -152,7 +152,7 @@ def test_a_circuit_of_another_model_is_refused_for_that_model_alone(app):
 
 
 def test_two_models_are_compared_on_the_same_two_words(app):
-    open_page(app, "compare", model="dcformer++", other="transformer++", prompt="task", task="task2", example="0")
+    open_page(app, "compare", model="dcformer++", other="transformer++", task="task2", example="0", two_words="same")
     captions = [each.value for each in app.caption if "What each head contributes to" in each.value]
     assert len(captions) == 2
     assert len({caption.split(".")[0] for caption in captions}) == 1

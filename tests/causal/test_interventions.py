@@ -530,8 +530,9 @@ def test_interventions_in_force_take_a_reference_in_text_form(model):
 
 def test_the_prompt_is_no_other_prompt_behind_an_answer_of_several_tokens(model):
     among = [PROMPT, PROMPT, PROMPT, OTHER]
-    found = {
-        intervene(model, PROMPT, "head 0.3 resample", "violin fruit", reference=among, seed=seed).effect
-        for seed in range(6)
-    }
-    assert found == {intervene(model, PROMPT, "head 0.3 resample", "violin fruit", reference=[OTHER]).effect}
+    for seed in range(6):
+        many, one = (
+            intervene(model, PROMPT, "head 0.3 resample", "violin fruit", reference=each, seed=seed).effect
+            for each in (among, [OTHER])
+        )
+        assert many == pytest.approx(one)

@@ -143,7 +143,7 @@ class InterventionEffect(Result):
             also = " and the model " + (
                 "answers the same"
                 if self.answer_at_zero == self.answer_after
-                else f'answers "{in_sentence(self.answer_at_zero or "")}"'
+                else f'answers "{in_sentence(self.answer_at_zero)}"'
             )
             beside = f" With zero in its place the effect is {self.effect_of_zero:+z.2f}{also}."
         return (

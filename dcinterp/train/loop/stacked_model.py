@@ -158,7 +158,6 @@ class StackedModel:
                 start += named[name].numel()
             self.groups.append(Group(names, held, share, decay))
         self.module: Any = copy.deepcopy(first).to(device)
-        self.module.config.use_cache = False  # as the Trainer leaves it
         longest: Any = self.module.config.max_position_embeddings
         self.graphs: Graphs | None = Graphs(longest) if device.type == "cuda" else None
         self.side_by_side = device.type != "cpu"  # vmap leaves the fused kernel of a CPU out
