@@ -54,6 +54,7 @@ def reference_of(question: Question, lines: str, where: Any) -> str | None:
         # What version 0.1 took, where no link said it.
         default=f"{question.task or 'all'} n=20 split=held-out" if links.older("reference") else "",
         where=where,
+        placeholder="examples of the prompt's own task",
         help="A set such as `same-person n=20`. If empty: examples of the prompt's own task.",
     )
     return given.strip() or None
