@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synthetic_tasks.baselines import FORMER, average
-from synthetic_tasks.csv_text import quoting
+from synthetic_tasks.csv_text import write_csv
 from synthetic_tasks.intervals import share_interval
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Evaluation:
         folder.mkdir(parents=True, exist_ok=True)
         frame = self.to_dataframe()
         written = [folder / "answers.csv", folder / "summary.json"]
-        frame.to_csv(written[0], index=False, quoting=quoting(frame))
+        write_csv(frame, written[0])
         written[1].write_text(json.dumps(self.summary(), indent=1) + "\n", encoding="utf-8")
         try:
             frame.to_parquet(folder / "answers.parquet", index=False)

@@ -59,8 +59,7 @@ if not patterns.stages:
 words = patterns.tokens
 query = inputs.position("From the token", words, key="query", help=tip("query"), where=where[2])
 source = question.source or 0
-if (asked := links.asked_for("key") or "").isdigit() and int(asked) > query:
-    links.address().asked["key"] = [str(query)]  # where such a link has always led
+links.at_most("key", query)  # where a link to a later token has always led
 key = inputs.position("To the token", words, key="key", default=source, until=query, help=tip("key"), where=where[3])
 
 

@@ -60,7 +60,7 @@ try:
         name,
         title="Attribute the answer to heads",
         key="one",
-        at_once=inputs.is_short(name, question),
+        at_once=inputs.is_quick(name, question),
         prompt=question.prompt,
         target=inputs.word(name, target),
         foil=None if foil < 0 else inputs.word(name, foil),

@@ -82,7 +82,7 @@ def draw_scores(each, number):
         each,
         title=f"Attribute {models.short(each)}",
         key=f"attribute-{number}",
-        at_once=inputs.is_short(each, question),
+        at_once=inputs.is_quick(each, question),
         prompt=question.prompt,
         target=target,
         foil=foil,

@@ -52,7 +52,7 @@ try:
         name,
         title="Score all edges",
         key="edges",
-        at_once=inputs.is_short(name, question),
+        at_once=inputs.is_quick(name, question),
         prompt=question.prompt,
         target=target,
         foil=foil,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dcinterp.mechanism.ablation_kinds import ABLATIONS
 from dcinterp.support.errors import UserError
 from workbench import analyses, models
-from workbench.inputs import Question, is_short
+from workbench.inputs import Question, is_quick
 
 
 def run_case_study(
@@ -57,9 +57,9 @@ def long_case_study(
     title = "Run the case study" if layer is None and key is None else "Follow this choice"
     # One button stands there for a prompt, and another for a head or a token that was chosen later.
     place = "case-study" if layer is None and key is None else "case-study-chosen"
-    short = is_short(name, question)
+    quick = is_quick(name, question)
     return analyses.long(
-        "case_study", name, title=title, key=place, cost=cost, at_once=short, again=again, given=chosen
+        "case_study", name, title=title, key=place, cost=cost, at_once=quick, again=again, given=chosen
     )
 
 
@@ -92,7 +92,7 @@ def most_direct_head(name: str, question: Question, scores: Any) -> DirectHead |
     None where the scores explain something else than the case study does, and for a large model or a long prompt:
     nobody who looks at scores waits for a whole case study besides.
     """
-    if not analyses.small(name) or not is_short(name, question):
+    if not is_quick(name, question):
         return None
     try:
         study = run_case_study(name, question, contrast="runner-up")

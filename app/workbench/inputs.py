@@ -397,13 +397,13 @@ def shown(token: str) -> str:
     return unescape(visible(token))
 
 
-def is_short(name: str, question: Question) -> bool:
-    """Whether a small model reads this prompt so fast that work on it may start without a click.
+def is_quick(name: str, question: Question) -> bool:
+    """Whether the model is so small and the prompt so short that work on it may start without a click.
 
     Raises:
         UserError: the prompt does not fit the model.
     """
-    return len(analyses.run("predict", name, prompt=question.prompt).tokens) <= SHORT
+    return analyses.small(name) and len(analyses.run("predict", name, prompt=question.prompt).tokens) <= SHORT
 
 
 def refuse(problem: Exception) -> None:

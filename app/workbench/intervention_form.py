@@ -9,7 +9,7 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
-from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words, takes_reference
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
 from dcinterp.support.errors import UserError
 from workbench import analyses, links, models
@@ -45,8 +45,7 @@ def reference_of(question: Question, lines: str, where: Any) -> str | None:
     """The set of examples that a person wants values to come from; None for that of the prompt's own task."""
     from dcinterp.mechanism.interventions import read_interventions
 
-    kinds = {one.kind for one in read_interventions(lines)}
-    if not any(kind in ABLATIONS and ABLATIONS[kind].reference for kind in kinds):
+    if not takes_reference(one.kind for one in read_interventions(lines)):
         return None
     given = links.text(
         "Examples that values come from",

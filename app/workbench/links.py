@@ -187,6 +187,12 @@ def asked_for(key: str) -> str | None:
     return current_word(key, values[0]) if values else None
 
 
+def at_most(key: str, most: int) -> None:
+    """Before it is drawn: a larger number in the link that is being followed stands for `most`."""
+    if (asked := asked_for(key) or "").isdigit() and int(asked) > most:
+        address().asked[key] = [str(most)]
+
+
 def current_word(key: str, word: str) -> str:
     """What a value of a link is called now; the value itself where it was not renamed."""
     if key == "model" and word.startswith("planted:"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from dcinterp.support.errors import UserError
 from workbench import analyses
-from workbench.inputs import Question, is_short, shown
+from workbench.inputs import Question, is_quick, shown
 from workbench.markdown import escape
 
 
@@ -32,7 +32,7 @@ def with_its_mean(name: str, question: Question, unit: str, scores: Any) -> str:
         unit: a head or an edge, as interventions name it.
         scores: of `question`, whose target and foil are the ones that count.
     """
-    if not analyses.small(name) or not is_short(name, question):
+    if not is_quick(name, question):
         return ""
     try:
         effect = analyses.run(

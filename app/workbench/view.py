@@ -151,6 +151,8 @@ def numbers(result: Any, figure: Any = None) -> None:
 
 def files(result: Any, place: str, options: dict[str, Any] | None, caption: str = "", shown: Any = None) -> None:
     """Buttons for the figure and the numbers as files, each made when it is clicked."""
+    from synthetic_tasks.csv_text import csv_text
+
     name = file_name(result, (options or {}).get("kind", ""))
 
     def figure_file(form: str) -> Callable[[], bytes]:
@@ -173,7 +175,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
         ("SVG", "svg", "image/svg+xml", figure_file("svg")),
     ]
     data = [
-        ("CSV", "csv", "text/csv", lambda: csv_of(table_of(result, shown))),
+        ("CSV", "csv", "text/csv", lambda: csv_text(table_of(result, shown)).encode()),
         ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
@@ -256,13 +258,6 @@ def whole_page() -> None:
     st.caption(
         f"All {len(shown)} figures of this page: as code that makes them again, or as one page to look at offline."
     )
-
-
-def csv_of(frame: Any) -> bytes:
-    """A table as CSV."""
-    from synthetic_tasks.csv_text import quoting
-
-    return frame.to_csv(index=False, quoting=quoting(frame)).encode()
 
 
 def parquet(result: Any) -> bytes:

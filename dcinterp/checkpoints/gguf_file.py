@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dcinterp.checkpoints.gguf_header import bias_names, require_header
+from dcinterp.checkpoints.gguf_header import layer_biases, require_header
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
@@ -23,11 +23,11 @@ IN_LAYER = re.compile(r"\.\d+\..*\.bias$")
 """The name of a bias of a layer, in a model of transformers."""
 
 
-def require_gguf(file: Path) -> None:
-    """Raise a UserError if the package is missing that reads such files, or if this is none.
+def require_gguf(file: Path) -> list[str]:
+    """The names of the tensors of a GGUF file, whose header is held against it.
 
     Raises:
-        UserError: as said.
+        UserError: the package is missing that reads such files, or this is none, or a damaged one.
     """
     require_plain_file(file)
     with file.open("rb") as opened:
@@ -41,7 +41,7 @@ def require_gguf(file: Path) -> None:
         block, octets = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
         return entries // block * octets
 
-    require_header(file, octets_of, TENSOR_NAMES.values())
+    return require_header(file, octets_of, TENSOR_NAMES.values())
 
 
 def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
@@ -52,7 +52,7 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    require_gguf(file)
+    given = layer_biases(require_gguf(file))
     try:
         with without_bars():
             model: Any = read_pretrained(
@@ -67,7 +67,6 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
         raise UserError(f"{file} is not whole: {error}") from error
     except Exception as error:  # the reader raises whatever the bytes of a damaged file lead it to
         raise UserError(f"{file} is damaged, or of a kind that transformers does not read: {reason(error)}.") from error
-    given = bias_names(file)
     if len(given) > sum(bool(IN_LAYER.search(name)) for name, _ in model.named_parameters()):
         raise UserError(
             f"{file} has biases (such as {given[0]}) for which transformers has no place in a model of type "

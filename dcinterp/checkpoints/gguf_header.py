@@ -59,13 +59,16 @@ class HeaderWalk:
         return count
 
 
-def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iterable[str]) -> None:
+def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iterable[str]) -> list[str]:
     """Refuse a GGUF file whose header does not fit it.
 
     Args:
         path: the file.
         octets_of: (type of a tensor, number of its entries) -> its bytes; ValueError or KeyError for an unknown type.
         names: what tensors of any model are called, without .weight and the like; {bid} and {xid} stand for numbers.
+
+    Returns:
+        the names of its tensors.
 
     Raises:
         UserError: its rotary embedding is scaled, which transformers leaves out without a word; a count, a size or an
@@ -75,14 +78,14 @@ def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iter
     walk = HeaderWalk(path)
     try:
         with walk.file:
-            _check(walk, octets_of, names)
+            return _check(walk, octets_of, names)
     except UserError:
         raise
     except (ValueError, KeyError, struct.error, OverflowError) as error:
         raise UserError(f"{path} is damaged ({reason(error)}); copy or download it again.") from error
 
 
-def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterable[str]) -> None:
+def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterable[str]) -> list[str]:
     walk.octets(4)
     version = walk.number("I")
     if version & 0xFFFF == 0:  # written by a machine of the other byte order
@@ -115,6 +118,7 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterab
     there = count_layers(name for name, *_ in found)
     if not isinstance(layers, int) or layers > there:
         raise ValueError(f"block_count is {shown(layers, 30)}, and it has {there} layers")
+    return [name for name, *_ in found]
 
 
 def _refuse_scaled(file: str, fields: dict[str, Any], tensors: Iterable[str]) -> None:
@@ -134,18 +138,8 @@ def _refuse_scaled(file: str, fields: dict[str, Any], tensors: Iterable[str]) ->
     )
 
 
-def bias_names(path: Path) -> list[str]:
-    """The names of all tensors of a (checked) file that are biases of layers, but for those of experts."""
-    walk = HeaderWalk(path)
-    with walk.file:
-        walk.octets(4)
-        walk.order = ">" if walk.number("I") & 0xFFFF == 0 else "<"
-        tensors, pairs = walk.number("Q"), walk.number("Q")
-        for _ in range(pairs):
-            walk.text()
-            walk.value(walk.number("I"))
-        names = [_tensor(walk)[0] for _ in range(tensors)]
-    # Those of experts are joined with others, or are no parameters.
+def layer_biases(names: Iterable[str]) -> list[str]:
+    """Of the names of tensors those of biases of layers, but for experts': these are joined, or are no parameters."""
     return [name for name in names if re.fullmatch(r"blk\.\d+\..*(?<!_exps)(?<!exp_probs_b)\.bias", name)]
 
 

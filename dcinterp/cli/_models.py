@@ -44,8 +44,8 @@ def model_folder(name: str) -> Path:
     name = str(name).removeprefix(OWN)
     if name in shipped_models():
         return SHIPPED / name
-    folder = path_of(name)
     refuse_file(name)
+    folder = path_of(name)
     if not folder.is_dir():
         raise UserError(
             f"There is no folder {name} and no shipped model of that name; {nearest(name, shipped_models())}"

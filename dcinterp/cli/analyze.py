@@ -357,14 +357,13 @@ def _require_unread(arguments: dict[str, Any], given: dict[str, Any]) -> None:
 
 
 def _write(result: Result, given: dict[str, Any]) -> None:
-    from synthetic_tasks.csv_text import quoting
+    from synthetic_tasks.csv_text import write_csv
 
     save_result(result, given["save"])
     for name, make in (("table_to", result.table), ("csv", result.to_dataframe)):
         if given[name] is not None:
             with whole(given[name]) as place:
-                frame = make()
-                frame.to_csv(place, index=False, quoting=quoting(frame))
+                write_csv(make(), place)
     write_figure(result, given["figure"], given["figure_kind"])
 
 

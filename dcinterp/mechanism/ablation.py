@@ -59,6 +59,11 @@ class Unmatched:
     positions: int = 0
     without: int = 0
 
+    @property
+    def share(self) -> float:
+        """Of the positions, those without a match."""
+        return self.without / self.positions if self.positions else 0.0
+
 
 @dataclass(frozen=True)
 class Replacement:

@@ -6,6 +6,7 @@ puts in is made by dcinterp.mechanism.ablation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,3 +86,8 @@ DEFAULT: Kind = "mean"
 def kinds_in_words() -> str:
     """The kinds and what each removes, a line each, in Markdown."""
     return "\n\n".join(f"**{kind.name}**: {kind.line}." for kind in ABLATIONS.values())
+
+
+def takes_reference(kinds: Iterable[str]) -> bool:
+    """Whether one of these kinds of change takes its values from reference prompts."""
+    return any(kind in ABLATIONS and ABLATIONS[kind].reference for kind in kinds)

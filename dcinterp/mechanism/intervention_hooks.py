@@ -24,6 +24,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ablation import ABLATIONS, apply_map, replacement, rotated, side_of
+from dcinterp.mechanism.ablation_kinds import takes_reference
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.head_maps import composer_of
@@ -120,7 +121,7 @@ def references(
         values = replacement(bridge, sorted({tap(one) for one in interventions if one.kind == kind}), kind, given, seed)
         ablations[kind] = values.means if kind == "mean" or ids is None else values.at(ids, read)
         if values.unmatched.positions:
-            unmatched[kind] = values.unmatched.without / values.unmatched.positions
+            unmatched[kind] = values.unmatched.share
     return References(other, ablations, unmatched)
 
 
@@ -183,7 +184,7 @@ def applied(
     ids = token_ids(bridge, prompt)
     ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, ids.shape[1])]
     among = None
-    if any(one.kind in ABLATIONS and ABLATIONS[one.kind].reference for one in ones):
+    if takes_reference(one.kind for one in ones):
         among = prompts(bridge, default_reference(bridge, prompt) if reference is None else reference)
     values = references(bridge, ones, ids.shape[1], counterfactual, among, ids=ids, seed=seed)
     frozen = frozen_hooks(bridge, ids) if freezes(dynamic_weights) else ()

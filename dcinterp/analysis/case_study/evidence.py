@@ -113,8 +113,7 @@ class Ablator:
             taps = [*names, *(name for name in hooks if name in bridge.hook_dict)]
             found = replacement(bridge, taps, kind, reference)
             ablations[kind] = found.at(ids, read)
-            if found.unmatched.positions:
-                unmatched[kind] = found.unmatched.without / found.unmatched.positions
+            unmatched[kind] = found.unmatched.share
             means = {name: found.means[name] if found.means else found.pool[name].mean(0) for name in names}
         values = References(ablations=ablations, unmatched=unmatched)
         return cls(bridge, ids, kind, values, {n: cache[n][0] for n in names}, means)

@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ablation import ABLATIONS
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, takes_reference
 from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.intervention_hooks import (
     DynamicWeights,
@@ -228,7 +228,7 @@ def intervene(
     if counterfactual is not None and any(one.kind == "counterfactual" for one in units):
         counterfactual = explanation.baseline(bridge, counterfactual, "counterfactual")
     among = None
-    if any(one.kind in ABLATIONS and ABLATIONS[one.kind].reference for one in units):
+    if takes_reference(one.kind for one in units):
         reference = default_reference(bridge, prompt) if reference is None else reference
         among = prompts(bridge, reference)
     values = references(

@@ -240,8 +240,7 @@ def _axis(trace: Any, figure: go.Figure, letter: str) -> _Axis:
     names = told_apart(ticks) if ticks is not None and whole and trace.type == "heatmap" else ticks or given
     title = _plain(layout.title.text or shared.title.text)
     named = layout if layout.ticktext is not None else shared
-    marks = {} if named.ticktext is None or named.tickvals is None else named
-    pairs = dict(zip(marks.tickvals, map(str, marks.ticktext), strict=False)) if marks else {}
+    pairs = dict(zip(named.tickvals or (), map(str, named.ticktext or ()), strict=False))
     return _Axis(title, None if names is None else tuple(names), pairs)
 
 

@@ -148,7 +148,8 @@ def _frame(at: tuple[int, ...], colour: str) -> dict[str, Any]:
 
 
 def _names(x: Sequence[str], y: Sequence[str], x_title: str, y_title: str) -> list[list[str]]:
-    return [[f"{y_title} {row}, {x_title} {column}" for column in told_apart(x)] for row in told_apart(y)]
+    columns = told_apart(x)
+    return [[f"{y_title} {row}, {x_title} {column}" for column in columns] for row in told_apart(y)]
 
 
 def told_apart(names: Sequence[Any]) -> list[str]:
