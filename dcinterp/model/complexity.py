@@ -97,8 +97,10 @@ class CountFlops(TorchDispatchMode):
             self.by_operation[name] += 2 * out.numel() * args[1].shape[-1]
         elif name == "convolution":
             self.by_operation[name] += 2 * out.numel() * args[1][0].numel()
-        elif name == "mul" and out.dim() == 4 and isinstance(args[1], torch.Tensor) and args[1].dim() == 4:
-            self.by_operation[name] += 2 * out.numel()  # a gate: times the weight, onto the sum
+        elif name == "mul" and isinstance(args[1], torch.Tensor) and args[0].dim() == args[1].dim() == out.dim():
+            # A gate (four dimensions), or a product over a single rank or head, which einsum multiplies out (six): each
+            # is a multiplication and an addition onto the sum of the branches.
+            self.by_operation[name] += 2 * out.numel() if out.dim() in (4, 6) else 0
         return out
 
 
