@@ -13,10 +13,11 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ ADDED: tuple[dict[str, Any], ...] = (
 )
 """Keys that configs did not have when runs of the tables were made, with what they did then, the oldest first. Who adds
 a key adds it here: a test asks that every run of a table is still known."""
+_KEPT: dict[bytes, tuple[str, ...]] = {}
+"""Digests of runs, by what their configs are made from."""
 
 
 def in_words(arms: Sequence[str], baselines: Sequence[str]) -> str:
@@ -182,9 +185,13 @@ class Experiment:
 
     def run(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> SweepRun:
         """One run of an arm."""
-        own = self.tuning_config if stage == TUNING else {}
-        keys = self.arms[arm] | own | dict(chosen) | dict.fromkeys(SEEDED, seed)
+        keys = self._keys(stage, arm, chosen, seed)
         return make_run(self.config, self.output, self.run_name(stage, arm, chosen, seed), keys)
+
+    def _keys(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """What a run sets in the config."""
+        own = self.tuning_config if stage == TUNING else {}
+        return self.arms[arm] | own | dict(chosen) | dict.fromkeys(SEEDED, seed)
 
     def run_name(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> str:
         """The name of a `run`, which says all that sets it apart; without making its config."""
@@ -273,10 +280,19 @@ class Experiment:
             )
         there = sorted(set(rows["recipe.seed"].astype(int)))
         seeds = tuple(seed for seed in there if seed in self.seeds or not self.has_own_table)
-        runs = {run.name: run for run in replace(self, seeds=seeds).final_runs(table)}
-        rows = rows[rows["name"].isin(runs)]
+        chosen = self.choose(table)
+        named = {
+            self.run_name(FINAL, arm, chosen[arm], seed): (FINAL, arm, chosen[arm], seed)
+            for seed, arm in product(seeds, self.arms)
+        }
+        rows = rows[rows["name"].isin(named)]
         # Those of the search too: what it chose is in no config of a reported run.
-        self.require_config([*self.tuning_runs(), *(runs[name] for name in rows["name"])], table)
+        search = {
+            self.run_name(TUNING, arm, values, seed): (TUNING, arm, values, seed)
+            for seed, arm, values in self._search()
+        }
+        asked = search | {name: named[name] for name in rows["name"]}
+        self._require_digests({name: partial(self._digests, *run) for name, run in asked.items()}, table)
         return rows
 
     def require_rows(self, table: pd.DataFrame) -> None:
@@ -309,15 +325,24 @@ class Experiment:
         Raises:
             UserError: there is such a row.
         """
-        if "digest" not in table:
-            return
-        made = table.set_index("name")["digest"].dropna()
-        for run in runs:
-            if run.name in made.index and made.loc[run.name] not in digests(run):
+        self._require_digests({run.name: partial(digests, run) for run in runs}, table)
+
+    def _require_digests(self, known: Mapping[str, Callable[[], Sequence[str]]], table: pd.DataFrame) -> None:
+        """The same, of the digests that runs of these names may have."""
+        made = table.set_index("name")["digest"].dropna().to_dict() if "digest" in table else {}
+        for name, allowed in known.items():
+            if name in made and made[name] not in allowed():
                 raise UserError(
-                    f"{self.table} has a run {run.name!r} that was made with another config; take its row out, or "
+                    f"{self.table} has a run {name!r} that was made with another config; take its row out, or "
                     "give another --table."
                 )
+
+    def _digests(self, stage: str, arm: str, chosen: Mapping[str, Any], seed: int) -> tuple[str, ...]:
+        """`digests` of a `run`, made once: a page asks for those of all runs again and again."""
+        key = sha256(repr((ADDED, self.config, self._keys(stage, arm, chosen, seed))).encode()).digest()
+        if key not in _KEPT:
+            _KEPT[key] = tuple(digests(self.run(stage, arm, chosen, seed)))
+        return _KEPT[key]
 
     def choose(self, table: pd.DataFrame) -> dict[str, dict[str, Any]]:
         """The best values of every arm, by the rows of its tuning runs.
