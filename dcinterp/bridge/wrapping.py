@@ -136,7 +136,7 @@ def _require_same(bridge: Any, probe: tuple[torch.Tensor, torch.Tensor] | None, 
     """Refuse a bridge whose logits are not those of the model: every reading would be of another model.
 
     Raises:
-        UserError: they differ, or the bridge does not run.
+        UserError: they differ, or the bridge does not run, or not while its hook points are kept.
     """
     if probe is None:
         return
@@ -146,7 +146,7 @@ def _require_same(bridge: Any, probe: tuple[torch.Tensor, torch.Tensor] | None, 
         return
     try:
         with torch.no_grad():
-            there = bridge(ids.to(parameter.device)).float().cpu()
+            there = bridge.run_with_cache(ids.to(parameter.device))[0].float().cpu()
     except Exception as error:  # as above
         raise UserError(f"TransformerLens does not run {name}, though transformers does: {reason(error)}.") from error
     off = float((there - own).norm() / own.norm().clamp(min=1e-9)) if there.shape == own.shape else float("inf")

@@ -76,3 +76,13 @@ def test_an_architecture_that_is_not_wrapped_is_one_sentence() -> None:
     model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, num_attention_heads=4, attention_bias=False))
     with pytest.raises(UserError, match="GPTNeoXForCausalLM is a model that TransformerLens does not wrap"):
         dcinterp.load(model)
+
+
+def test_a_model_that_runs_but_not_with_a_cache_is_refused() -> None:
+    """OPT of 350M: norms behind the layers, and an embedding that is narrower than they are."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 48, "num_attention_heads": 4}
+    narrow = OPTConfig(**sizes, word_embed_proj_dim=16, do_layer_norm_before=False, max_position_embeddings=64)
+    with pytest.raises(UserError, match=r"TransformerLens does not run OPTForCausalLM, though transformers does: "):
+        dcinterp.load(OPTForCausalLM(narrow))
