@@ -58,7 +58,7 @@ class DCFormerAdapter(ArchitectureAdapter):
         self.cfg.gated_mlp = config.mlp_type == "swiglu"
         self.cfg.act_fn = "silu" if config.mlp_type == "swiglu" else "gelu"
         self.cfg.parallel_attn_mlp = config.use_parallel_residual
-        self._rows_sum_to_anything = "post" in config.stages and config.has_qkv_bias
+        self._rows_sum_to_anything = "post" in config.stages
         self.component_mapping = self._mapping(config)
 
     def preprocess_weights(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -68,7 +68,9 @@ class DCFormerAdapter(ArchitectureAdapter):
             UserError: a composer reads its input by something that gains cannot be folded into; nothing was folded.
         """
         self._norms = {}
-        self._had_value_biases = any(bool(t.any()) for name, t in state_dict.items() if name.endswith(".attn.v.bias"))
+        # A norm's bias becomes one of the values when the norm is folded.
+        biases = (".attn.v.bias", ".ln1.bias") if self._fold_ln_requested else (".attn.v.bias",)
+        self._had_value_biases = any(bool(t.any()) for name, t in state_dict.items() if name.endswith(biases))
         if self._fold_ln_requested:
             norms = (name for name in state_dict if name.split(".")[-2] in ("ln1", "ln2"))
             self._norms = {name: state_dict[name].clone() for name in norms}

@@ -18,6 +18,7 @@ from transformers.utils import TransformersKwargs
 
 from dcinterp.bridge.cache import CompositionWarning, DCActivationCache
 from dcinterp.bridge.lock import LockedBridge
+from dcinterp.bridge.processing import centre_over_vocabulary, same_predictions
 from dcinterp.model.build import build_model
 from dcinterp.model.config import STAGES, DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
@@ -176,7 +177,8 @@ class DCBridge(LockedBridge):
 
         Raises:
             UserError: `fold_value_biases=True` for such a model, or `refactor_factored_attn_matrices=True`, which
-                TransformerLens does for separate heads with biases, without rotary positions and composition.
+                TransformerLens does for separate heads with biases, without rotary positions and composition; or
+                TransformerLens would take the MLP's matrices for their transposes.
         """
         config = self.model_config
         apart = config.has_qkv_bias and config.position_type != "rotary" and not self.stages
@@ -186,22 +188,33 @@ class DCBridge(LockedBridge):
                 "TransformerLens refactors attention matrices only of models with biases, without rotary positions, "
                 "shared keys and composition; leave refactor_factored_attn_matrices out."
             )
-        sums_to_one = "post" not in self.stages
-        if fold_value_biases and not sums_to_one and self.model_config.has_qkv_bias:
+        sums_to_one, layernorm = "post" not in self.stages, config.norm_type == "layernorm"
+        # A norm's bias becomes one of the values.
+        if fold_value_biases and not sums_to_one and (config.has_qkv_bias or (fold_ln and layernorm)):
             raise UserError(
                 "Folding value biases assumes attention that sums to 1, which composed attention does not; leave "
                 "fold_value_biases out."
             )
-        before = self._places()
-        try:
-            super().process_weights(
-                verbose,
-                fold_ln,
-                center_writing_weights,
-                center_unembed,
-                sums_to_one if fold_value_biases is None else fold_value_biases,
-                refactor_factored_attn_matrices,
+        if layernorm and config.intermediate_size == config.hidden_size and (fold_ln or center_writing_weights):
+            raise UserError(
+                f"An MLP as wide as the stream ({config.hidden_size}) has square matrices, which TransformerLens takes for "
+                "their transposes when it centres them; give fold_ln=False and center_writing_weights=False."
             )
+        before = self._places()
+        # Of a square unembedding it would centre the wrong axis.
+        square = center_unembed and config.hidden_size == self.cfg.d_vocab and not self._weights_processed
+        try:
+            with same_predictions(self):
+                super().process_weights(
+                    verbose,
+                    fold_ln,
+                    center_writing_weights,
+                    center_unembed and not square,
+                    sums_to_one if fold_value_biases is None else fold_value_biases,
+                    refactor_factored_attn_matrices,
+                )
+                if square:
+                    centre_over_vocabulary(self.unembed.original_component)
         except Exception:
             # TransformerLens takes them for folded from the beginning on, and would not fold them when asked again.
             self._weights_processed = before is None or self._places() != before

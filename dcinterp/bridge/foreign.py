@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from dcinterp.bridge.cache import own_kind
 from dcinterp.bridge.hook_points import take_edits_in_place
 from dcinterp.bridge.lock import LockedBridge
+from dcinterp.bridge.processing import same_predictions
 
 
 class GainWarning(UserWarning):
@@ -58,6 +59,16 @@ class ForeignBridge(LockedBridge):
         if isinstance(cache, ActivationCache):
             cache = ForeignActivationCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
         return output, cache
+
+
+    def process_weights(self, *args: Any, **kwargs: Any) -> None:
+        """As in TransformerLens.
+
+        Raises:
+            UserError: the model predicts something else afterwards, which TransformerLens does not see.
+        """
+        with same_predictions(self):
+            super().process_weights(*args, **kwargs)
 
 
 def guarded(bridge: TransformerBridge) -> ForeignBridge:

@@ -82,6 +82,8 @@ STANDARD = {
 
 BATCHES, LENGTHS = (2, 3), (5, 7)
 """Of the two runs that tell the axes apart; shorter ones where the context is."""
+OF_HEADS = ("hook_q", "hook_k", "hook_v", "hook_z", "hook_rot_q", "hook_rot_k")
+"""Whose last axis is the width of a head, whatever else has that size."""
 MATRICES = re.compile(r".*\.(hook_pattern|hook_attn_scores|(pre|post)\.hook_(in|out|o_\w+))")
 """Hooks with a query and a key axis."""
 
@@ -228,8 +230,12 @@ def _named(cfg: Any, name: str, size: int, *, last: bool) -> str:
     widths: tuple[str, ...] = ("d_model", "d_mlp", "d_head", "d_vocab")
     if ".mlp." in name:
         widths = ("d_mlp", "d_model") if not name.endswith(("mlp.hook_in", "mlp.hook_out")) else ("d_model", "d_mlp")
+    elif ".attn." in name and name.rsplit(".", 1)[-1] in OF_HEADS:
+        widths = ("d_head", *widths)
+    elif name.endswith("hook_unembed"):
+        widths = ("d_vocab", *widths)
     heads = {"n_heads": "head", "n_key_value_heads": "kv_head"}
-    if size == 1:
+    if size == 1 and widths[0] != "d_head":
         return "1"
     for field in widths if last else heads:
         if getattr(cfg, field, None) == size:

@@ -86,3 +86,19 @@ def test_a_model_that_runs_but_not_with_a_cache_is_refused() -> None:
     narrow = OPTConfig(**sizes, word_embed_proj_dim=16, do_layer_norm_before=False, max_position_embeddings=64)
     with pytest.raises(UserError, match=r"TransformerLens does not run OPTForCausalLM, though transformers does: "):
         dcinterp.load(OPTForCausalLM(narrow))
+
+
+def test_processing_that_changes_what_a_model_predicts_is_refused() -> None:
+    """A square MLP, whose matrices TransformerLens takes for their transposes."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    square = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64, n_inner=32)
+    model = GPT2LMHeadModel(square)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + (".ln_" in name and name.endswith("weight")))
+    with pytest.raises(UserError, match=r"processing of the weights changed what .* predicts .* open the model again"):
+        dcinterp.load(model).enable_compatibility_mode(disable_warnings=True)
+    bridge = dcinterp.load(model)
+    bridge.enable_compatibility_mode(disable_warnings=True, no_processing=True)

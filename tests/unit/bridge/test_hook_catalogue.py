@@ -40,6 +40,17 @@ def test_axes_are_those_that_hooks_see(make_bridge):
         assert tuple(sizes[axis] for axis in listed[name].axes) == tuple(tensor.shape), name
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [dict(num_attention_heads=1, hidden_size=16), dict(num_attention_heads=2, hidden_size=16, intermediate_size=8)],
+)
+def test_an_axis_of_a_head_is_named_as_one_whatever_else_has_its_size(make_bridge, sizes):
+    listed = {name: hook for hook in list_hooks(make_bridge(**sizes)) for name in (hook.name, *hook.aliases)}
+    for tap in ("hook_q", "hook_k", "hook_v", "hook_z", "hook_rot_q", "hook_rot_k"):
+        assert listed[f"blocks.0.attn.{tap}"].axes == ("batch", "pos", "head", "d_head")
+    assert listed["blocks.0.hook_resid_post"].axes[-1] == "d_model"
+
+
 def test_queries_and_keys_are_told_apart_as_in_decoding(make_bridge):
     bridge = make_bridge()
     ids = torch.zeros(2, 9, dtype=torch.long)

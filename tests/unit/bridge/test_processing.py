@@ -1,6 +1,7 @@
 """TransformerLens's optional paths: folded weights, an input per head, a result per head, on every family."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,57 @@ def test_value_biases_fold_only_where_rows_sum_to_one(bridge: Make) -> None:
     plain = bridge("tiny-pythia")
     plain.enable_compatibility_mode(fold_value_biases=True, disable_warnings=True)
     assert not plain.blocks[0].attn.v.original_component.bias.any()
+
+
+def test_a_bias_of_the_norm_is_one_of_the_values_once_folded(
+    bridge: Make, ids: Tensor, folder: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    from dcinterp.bridge import TransformerBridge
+
+    fields = {"norm_type": "layernorm", "use_bias": False}
+
+    def biased() -> DCBridge:
+        model = bridge(**fields)
+        for block in model.blocks:
+            torch.nn.init.normal_(block.ln1.original_component.bias, std=0.5)
+        return model
+
+    expected = probabilities(model := biased(), ids)
+    model.save(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="assumes attention that sums to 1"):
+        model.enable_compatibility_mode(fold_value_biases=True)
+    model.enable_compatibility_mode(disable_warnings=True)
+    torch.testing.assert_close(probabilities(model, ids), expected, atol=2e-5, rtol=0)
+    theirs = TransformerBridge.boot_transformers(str(tmp_path), dtype=torch.float32)
+    with pytest.raises(UserError, match="Value biases were folded as if attention summed to 1"):
+        theirs.enable_compatibility_mode(disable_warnings=True)
+
+
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_square_unembedding_is_centred_over_the_vocabulary(bridge: Make, ids: Tensor, norm: str, tied: bool) -> None:
+    fields = {"vocab_size": 32, "hidden_size": 32, "norm_type": norm, "tie_word_embeddings": tied}
+    expected, model = probabilities(bridge(**fields), ids % 32), bridge(**fields)
+    for _ in range(2):
+        model.enable_compatibility_mode(disable_warnings=True)
+    torch.testing.assert_close(probabilities(model, ids % 32), expected, atol=2e-5, rtol=0)
+    assert model.W_U.mean(-1).abs().max() < 1e-6
+
+
+def test_a_square_mlp_is_refused_where_it_would_be_centred(bridge: Make, ids: Tensor) -> None:
+    fields = {"intermediate_size": 32, "hidden_size": 32}
+    model = bridge("tiny-dcpythia", **fields)
+    expected = probabilities(model, ids)
+    with pytest.raises(UserError, match=r"as wide as the stream \(32\) has square matrices"):
+        model.enable_compatibility_mode()
+    model.enable_compatibility_mode(fold_ln=False, center_writing_weights=False, disable_warnings=True)
+    torch.testing.assert_close(probabilities(model, ids), expected, atol=2e-5, rtol=0)
+    expected, model = probabilities(bridge(**fields), ids), bridge(**fields)
+    model.enable_compatibility_mode(disable_warnings=True)
+    torch.testing.assert_close(probabilities(model, ids), expected, atol=2e-5, rtol=0)
 
 
 def test_taps_keep_their_names_and_act_after_folding(bridge: Make, ids: Tensor) -> None:
