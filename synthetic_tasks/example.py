@@ -85,4 +85,4 @@ class Row:
     @property
     def scored(self) -> range:
         """Shots that count: those with at least two before them; all of them in rows too short for that."""
-        return range(min(FIRST_SCORED_SHOT, len(self.examples) - 1), len(self.examples))
+        return range(max(0, min(FIRST_SCORED_SHOT, len(self.examples) - 1)), len(self.examples))

@@ -5,6 +5,7 @@ Shapes: `row pos` token ids, `row pos vocab` logits. The logits at position p pr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,11 +65,22 @@ def encode(tokenizer: Any, text: str, special: bool = True) -> Encoding:
     """
     if hasattr(tokenizer, "is_fast"):
         if tokenizer.is_fast:
-            encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=special)
-            return Encoding(list(encoded["input_ids"]), [tuple(pair) for pair in encoded["offset_mapping"]])
+            asked = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+            encoded = tokenizer(text, add_special_tokens=special, **asked)
+            spans = _with_spaces(encoded["offset_mapping"], encoded["special_tokens_mask"])
+            return Encoding(list(encoded["input_ids"]), spans)
         return encode_slowly(tokenizer, text, special)
     encoded = tokenizer.encode(text, add_special_tokens=special)
-    return Encoding(list(encoded.ids), list(encoded.offsets))
+    return Encoding(list(encoded.ids), _with_spaces(encoded.offsets, encoded.special_tokens_mask))
+
+
+def _with_spaces(offsets: Sequence[tuple[int, int]], special: Sequence[int]) -> list[tuple[int, int]]:
+    """Spans in which a token of spaces alone has its place: a tokenizer that trims offsets leaves it none."""
+    spans, before = list[tuple[int, int]](), 0
+    for (left, right), added in zip(offsets, special, strict=True):
+        spans.append((before, left) if left == right > before and not added else (left, right))
+        before = before if added else max(before, right)
+    return spans
 
 
 def encode_slowly(tokenizer: Any, text: str, special: bool = True) -> Encoding:
@@ -125,7 +137,10 @@ def unknown_of(tokenizer: Any) -> int | None:
     """The token that stands for what the tokenizer does not know, if it has one."""
     if hasattr(tokenizer, "is_fast"):
         return getattr(tokenizer, "unk_token_id", None)
-    name = getattr(getattr(tokenizer, "model", None), "unk_token", None)
+    model = getattr(tokenizer, "model", None)
+    name = getattr(model, "unk_token", None)
+    if name is None and model is not None and type(model).__name__ == "Unigram":  # which has a number and no name
+        return json.loads(tokenizer.to_str())["model"].get("unk_id")
     return None if name is None else tokenizer.token_to_id(name)
 
 
@@ -152,9 +167,9 @@ def score(logprobs: torch.Tensor, ids: Sequence[int], question: Question) -> dic
     ids: the ids of the answer's tokens
 
     `correct`: every token of the official answer is the most probable one. `accepted`: that, or an accepted
-    answer of one token is. `restricted`: greedy decoding among the tokens of the candidate answers arrives at the
-    official one; that is so if at every place where a rival leaves the official answer the official token is more
-    probable, so it needs no second forward pass.
+    answer of one token is. `restricted`: greedy decoding among the tokens of the official answer and of the wrong
+    candidates arrives at the official one (other accepted answers are no rivals); that is so if at every place where a
+    rival leaves the official answer the official token is more probable, so it needs no second forward pass.
     """
     greedy = logprobs.argmax(dim=-1).tolist()
     correct = greedy == list(ids)
@@ -162,7 +177,10 @@ def score(logprobs: torch.Tensor, ids: Sequence[int], question: Question) -> dic
     return {
         "correct": correct,
         "accepted": correct or alternative,
-        "restricted": all(beats(logprobs, ids, rival) for rival in question.rivals),
+        # What is greedy among all tokens is so among some, also where it shares the largest logit.
+        "restricted": all(
+            beats(logprobs, ids, rival) or (correct and tuple(ids) != rival) for rival in question.rivals
+        ),
         "logprob": float(sum(logprobs[place, token] for place, token in enumerate(ids))),
         "tokens": len(ids),
         "greedy": greedy,

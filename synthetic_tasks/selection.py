@@ -9,9 +9,12 @@ from synthetic_tasks.task import Task
 def chosen(selection: str) -> list[Task]:
     """Return the tasks a selection names: `0-7,task40,same-person,obj->superclass`; all 74 if it is empty.
 
-    Raises ValueError for a part that names no task, with the nearest names, and for a range that goes backwards.
+    Raises ValueError for a part that names no task, with the nearest names, for a range that goes backwards, and for
+    commas alone.
     """
     tasks: list[Task] = []
+    if selection.strip() and not selection.replace(",", "").strip():
+        raise ValueError(f"{selection!r} names no task; leave it empty for all")
     for part in filter(None, (piece.strip() for piece in selection.split(","))):
         first, dash, last = part.partition("-")
         named = [task for task in TASKS.values() if part in (task.qk, task.relation)]
@@ -36,4 +39,6 @@ def _one(name: str) -> Task:
             raise ValueError(
                 f"no task is called {name!r}, and no pattern or relation; did you mean {' or '.join(close)}?"
             ) from None
-        raise ValueError(f"{error}; patterns are {', '.join(sorted(patterns))}") from None
+        raise ValueError(
+            f"{error}; patterns are {', '.join(sorted(patterns))}; relations are {', '.join(sorted(relations))}"
+        ) from None

@@ -37,12 +37,16 @@ A score is the mean over half of the prompts, by size; a score below a hundredth
 
 """
 
-WHY = """A true edge of a planted model is one whose removal changes the answer (`backup`: the removal of both routes).
+WHY = """A true edge of a planted model is one whose removal changes the answer (`backup`: the removal of both routes),
+in the model without a background. With one, the same edges are called true: random weights then take part in the
+answer as well, so that the removal of some true edges changes little, and that of some others something. {wrong}
 Exact patching, gates, EAP and EAP-IG ask something else: what changes with the value on a counterfactual prompt. Where
 the two questions have different answers they are marked down here, and that is no mistake of theirs. Gates + RelP, the
 default of `circuit`, asks both: behind the edges that differ come those that are needed though both prompts share them.
 
 """
+RIGHT = 0.9
+"""Of the prompts of a model; of one that answers fewer the labels say less."""
 COSTS = ("seconds", "forward", "backward")
 QUANTITIES = {
     "auroc": "AUROC: the chance that a true edge scores above another one; ties count half",
@@ -71,11 +75,25 @@ def page_of(
         models=len(rows),
         about=about,
     )
-    text += "## What fails where\n\n" + WHY + "\n".join(f"- {line}" for line in findings(found)) + "\n\n"
+    text += (
+        "## What fails where\n\n"
+        + WHY.format(wrong=often_wrong(rows))
+        + "\n".join(f"- {line}" for line in findings(found))
+        + "\n\n"
+    )
     text += "## All settings together\n\n" + overall(found) + "\n"
     for number, title in QUANTITIES.items():
         text += f"\n## {title.split(':')[0]}\n\n{title}.\n\n{by_setting(rows, found, number)}\n"
     return text
+
+
+def often_wrong(rows: Sequence[dict[str, Any]]) -> str:
+    """The models that answer fewer of their prompts than `RIGHT`, in words."""
+    few = [f"{row['setting']}, seed {row['seed']} ({row['right']:.0%})" for row in rows if row["right"] < RIGHT]
+    fewer = f"fewer than {RIGHT:.0%} of their prompts are answered right"
+    if not few:
+        return f"Of no model {fewer}."
+    return f"Of {len(few)} of {len(rows)} models {fewer}: {', '.join(few)}."
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:

@@ -197,8 +197,8 @@ class DCBridge(LockedBridge):
             )
         if layernorm and config.intermediate_size == config.hidden_size and (fold_ln or center_writing_weights):
             raise UserError(
-                f"An MLP as wide as the stream ({config.hidden_size}) has square matrices, which TransformerLens takes for "
-                "their transposes when it centres them; give fold_ln=False and center_writing_weights=False."
+                f"An MLP as wide as the stream ({config.hidden_size}) has square matrices, which TransformerLens takes "
+                "for their transposes when it centres them; give fold_ln=False and center_writing_weights=False."
             )
         before = self._places()
         # Of a square unembedding it would centre the wrong axis.

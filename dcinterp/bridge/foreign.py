@@ -60,7 +60,6 @@ class ForeignBridge(LockedBridge):
             cache = ForeignActivationCache(cache.cache_dict, self, has_batch_dim=cache.has_batch_dim)
         return output, cache
 
-
     def process_weights(self, *args: Any, **kwargs: Any) -> None:
         """As in TransformerLens.
 

@@ -36,9 +36,9 @@ def same_predictions(bridge: Any) -> Iterator[None]:
     half = next(bridge.original_model.parameters()).dtype.itemsize < torch.float32.itemsize
     if not off <= (LARGEST_OF_HALF if half else LARGEST_CHANGE):
         raise UserError(
-            f"TransformerLens's processing of the weights changed what {bridge.cfg.model_name} predicts (by {off:.2g} of "
-            "its log-probabilities), so the bridge is of another model now; open the model again, and use it as it is, "
-            "or with enable_compatibility_mode(no_processing=True)."
+            f"TransformerLens's processing of the weights changed what {bridge.cfg.model_name} predicts (by {off:.2g} "
+            "of its log-probabilities), so the bridge is of another model now; open the model again, and use it as it "
+            "is, or with enable_compatibility_mode(no_processing=True)."
         )
 
 

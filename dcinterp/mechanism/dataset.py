@@ -118,7 +118,8 @@ def default_reference(bridge: Bridge, prompt: Any, n: int = REFERENCE) -> str:
         text = prompt if isinstance(prompt, str) else bridge.tokenizer.decode(ids[0], skip_special_tokens=True)
         last = text.rpartition("\n")[2]  # behind worked examples
         try:
-            tasks = [each for each in solve(last).task_ids if each in TASKS][:1]
+            read = solve(last).task_ids
+            tasks = [*(each for each in read if each in TASKS), *read][:1]
         except UnsolvableLine:
             known = bridge.tokenizer.get_vocab()
             if all(word in known for word in vocabulary()):

@@ -19,7 +19,7 @@ How well each predicts is measured by `dcinterp.edge_benchmark`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -104,9 +104,15 @@ class Resoftmaxed:
 
     def edges(self, state: EdgeState, other: EdgeState | None = None) -> BySource:
         out = state.attention.new_zeros(len(NAMES), *state.base.shape, self.scores.shape[-1])
-        others = {} if other is None else {(branch, f): part for branch, f, _, part in edge_parts(other)}
-        for branch, f, to, part in edge_parts(state):
-            part = part - others.get((branch, f), 0)
+        others = {} if other is None else {(branch, f): (to, part) for branch, f, to, part in edge_parts(other)}
+
+        def taken_away() -> Iterator[tuple[int, int, slice, Tensor]]:
+            for branch, f, to, part in edge_parts(state):
+                yield branch, f, to, part - others.pop((branch, f), (to, 0))[1]
+            for (branch, f), (to, part) in others.items():  # of the other prompt alone
+                yield branch, f, to, -part
+
+        for branch, f, to, part in taken_away():
             moved = self.attention[to] - (self.scores[to] - part).softmax(-1)
             out[branch, f, to] = (moved * self.centred[to]).sum(1)
         return out
@@ -114,8 +120,15 @@ class Resoftmaxed:
     def beyond(self, state: EdgeState, other: EdgeState | None = None) -> Beyond:
         out = state.attention.new_zeros(*state.base.shape, len(beyond_names(state)))
         others = {} if other is None else {(place, f): part for place, f, part in beyond_parts(other)}
-        for place, f, part in beyond_parts(state):
-            moved = self.attention - (self.scores - part + others.get((place, f), 0)).softmax(-1)
+
+        def taken_away() -> Iterator[tuple[int, int, Tensor]]:
+            for place, f, part in beyond_parts(state):
+                yield place, f, part - others.pop((place, f), 0)
+            for (place, f), part in others.items():
+                yield place, f, -part
+
+        for place, f, part in taken_away():
+            moved = self.attention - (self.scores - part).softmax(-1)
             out[f, :, place] = (moved * self.g).sum((1, 2))
         return out
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dcinterp import UserError
-from dcinterp.mechanism.dataset import draw_examples, other_answers, prompts, read_questions, repeats
+from dcinterp.mechanism.dataset import (
+    default_reference,
+    draw_examples,
+    other_answers,
+    prompts,
+    read_questions,
+    repeats,
+)
 from synthetic_tasks import find, generate
 
 
@@ -48,6 +55,27 @@ def test_a_prompt_that_comes_twice_repeats_itself(bridge):
     assert len(set(repeats(bridge, read_questions(bridge, pairs)))) == 3
     pairs = [("John is a", "man"), (bridge.to_tokens("John is a", prepend_bos=False), "man")]
     assert len(set(repeats(bridge, read_questions(bridge, pairs)))) == 1, "as text and as ids"
+
+
+def test_the_reference_of_a_prompt_is_that_of_its_task_also_beside_the_74():
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from dcinterp.bridge import wrap
+    from dcinterp.model.build import build_model
+    from dcinterp.model.config import DCFormerConfig
+    from synthetic_tasks import WORD_PATTERN, vocabulary
+
+    known = {word: place for place, word in enumerate(("<|endoftext|>", *vocabulary(True)))}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(known))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(WORD_PATTERN), "removed", invert=True)
+    end = dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<|endoftext|>")
+    model = build_model(DCFormerConfig.preset("tiny-dcformer++", vocab_size=len(known), num_hidden_layers=1))
+    asked = wrap(model, PreTrainedTokenizerFast(tokenizer_object=words, **end))
+    for task in ("so-kind-of", "task2"):
+        example = generate(task, 1, seed=0, examples=1)[0].examples[0]
+        assert default_reference(asked, example.prompt) == default_reference(asked, example)
+        assert default_reference(asked, example).startswith(f"{task} n=32 ")
 
 
 def test_a_reference_set_is_prompts_or_a_text(bridge):

@@ -32,10 +32,13 @@ def state_of(seed: int) -> EdgeState:
     return EdgeState("pre", normal(4, 5, 5), low_rank | gates, base, 2, None)
 
 
-@pytest.mark.parametrize("with_other", [False, True])
-def test_recomputed_is_exact_up_to_the_softmax(with_other):
+@pytest.mark.parametrize(("with_other", "gate_is_off"), [(False, False), (True, False), (True, True)])
+def test_recomputed_is_exact_up_to_the_softmax(with_other, gate_is_off):
     """f = <softmax(S), g>: every edge removed by hand, one at a time."""
     state, other = state_of(0), state_of(1) if with_other else None
+    if gate_is_off:  # which is on in the other prompt
+        state.weights["w_qg"].zero_()
+        state.weights["w_q1"][..., 2] = 0
     hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
     scores = torch.randn(4, 5, 5, dtype=torch.float64).masked_fill(hidden, torch.finfo(torch.float64).min)
     g = torch.randn(4, 5, 5, dtype=torch.float64)

@@ -74,7 +74,8 @@ def test_counterfactuals() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("list", "--tasks", "task99"), "no task is called 'task99'"),
+        (("list", "--tasks", "task99"), "no task is called 'task99'.*relations are adj->opposite, "),
+        (("list", "--tasks", ","), "',' names no task; leave it empty for all"),
         (("generate", "x", "--holdout", "same-person"), "takes PATTERN:RELATION"),
         (("generate", "x", "--test"), "--test needs --holdout"),
         (("solve",), "give lines to solve"),

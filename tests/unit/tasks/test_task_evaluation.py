@@ -127,6 +127,32 @@ def test_rivals_of_several_tokens_are_compared_where_they_part(rival: tuple[int,
     assert beats(logprobs, (3, 1, 2), rival) is expected
 
 
+def test_an_answer_that_is_right_among_all_tokens_is_right_among_some(word_tokenizer) -> None:
+    (row,) = generate("task10", 1, 0, examples=1)
+    (example,) = row.examples
+    place = word_tokenizer.convert_tokens_to_ids
+    logits = torch.zeros(700)
+    for word in {example.answer, *(fact.item for fact in example.facts)}:
+        logits[place(word)] = 10.0
+    (record,) = evaluate(lambda ids: logits.expand(*ids.shape, -1), [row], tokenizer=word_tokenizer).records
+    assert record["restricted"] is record["correct"]
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_a_space_that_is_a_token_of_its_own_counts_whatever_its_offsets(trim: bool) -> None:
+    """Digits are split from what stands before them, and a tokenizer may trim the offsets of the space to nothing."""
+    bare = tokenizers.Tokenizer(tokenizers.models.BPE())
+    digits = tokenizers.pre_tokenizers.Digits(individual_digits=True)
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bare.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([digits, byte_level])
+    bare.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trim)
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, initial_alphabet=byte_level.alphabet())
+    bare.train_from_iterator(["It is 12 ."], trainer)
+    for tokenizer in (bare, transformers.PreTrainedTokenizerFast(tokenizer_object=bare)):
+        encoding = encode(tokenizer, "It is 12 .")
+        assert len(encoding.answer(6, 8)) == 3
+
+
 def test_accepted_counts_the_other_opposite(word_tokenizer) -> None:
     row = next(
         row
@@ -414,7 +440,9 @@ def test_a_tokenizer_that_does_not_know_an_answer_is_refused(rows: list[Row]) ->
     bare = Tokenizer(WordLevel({"<unk>": 0, "<pad>": 1, "the": 2}, unk_token="<unk>"))
     bare.pre_tokenizer = Whitespace()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=bare, unk_token="<unk>", pad_token="<pad>")
-    for tokenizer in (bare, wrapped):
+    pieces = Tokenizer(tokenizers.models.Unigram([("<unk>", 0.0), ("the", -1.0)], unk_id=0, byte_fallback=False))
+    pieces.pre_tokenizer = Whitespace()
+    for tokenizer in (bare, wrapped, pieces):
         with pytest.raises(ValueError, match="the tokenizer does not know the answer"):
             evaluate(lambda ids: torch.zeros(*ids.shape, 3), rows, tokenizer=tokenizer)
 

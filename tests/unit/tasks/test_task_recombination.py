@@ -30,7 +30,12 @@ def test_extra_tasks_can_take_part() -> None:
     ("holdout", "message"),
     [
         ([], "nothing is held out"),
-        ([("same-person", "ordinal->prev")], "no task combines 'same-person' with 'ordinal->prev'"),
+        (
+            [("same-person", "ordinal->prev")],
+            "no task combines 'same-person' with 'ordinal->prev'; it has obj->superclass, copy, ",
+        ),
+        ([("same", "copy")], "no task combines 'same' with 'copy'; patterns are the-other-person, same-person"),
+        (("same-person", "copy"), "'same-person' is no pair"),
         ([("different-in-set", "ordinal->prev")], "'ordinal->prev' would occur in no training task"),
         ([family for family in families() if family[0] == "same-person"], "'same-person' would occur in no"),
     ],
