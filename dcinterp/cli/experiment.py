@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -121,6 +122,10 @@ def show(
     level: Annotated[
         float | None, typer.Option(min=0.5, max=0.9999, help="Of the intervals of --arm minus --baseline; else 0.95.")
     ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(min=100, max=1_000_000, help="Of the bootstrap behind these intervals; else those of the table."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the comparison of each measure.")] = False,
 ) -> None:
     """Compare the arms, by every measure of the experiment, with 95 % intervals over seeds.
@@ -143,6 +148,8 @@ def show(
         raise UserError("--level is of the intervals of --arm minus --baseline; name two arms.")
     if arm and as_json:
         raise UserError("--json prints whole comparisons, and no --arm minus --baseline; give the one or the other.")
+    if not arm and draws is not None:
+        raise UserError("--draws is of the intervals of --arm minus --baseline; name two arms.")
     experiment = read_experiment(folder, table=table)
     for each in (*(arm or ()), *(baseline or ())):
         require_known("arm", each, experiment.arms)
@@ -151,7 +158,8 @@ def show(
         print_results_json(found)
         return
     if arm and baseline:
-        lines = [difference_line(each, arm, baseline, level or LEVEL) for each in found]
+        drawn = [replace(each, draws=draws or each.draws) for each in found]
+        lines = [difference_line(each, arm, baseline, level or LEVEL) for each in drawn]
         typer.echo("\n".join([*lines, *dict.fromkeys(note for each in found for note in each.warnings())]))
         return
     for each in found:

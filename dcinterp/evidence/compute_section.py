@@ -12,7 +12,9 @@ import pandas as pd
 from dcinterp.analysis.training.compare_arms import arms_of
 from dcinterp.analysis.training.scaling_fit import ScalingFit
 from dcinterp.evidence.intervals import interval_text
-from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_text
+from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_text, multiplier_verdict
+from dcinterp.evidence.verdict_words import REFUTED, SUPPORTED
+from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import FINAL, Experiment, read_table, reported_runs
 from dcinterp.train.control.experiment_file import series
@@ -23,7 +25,7 @@ TEXT = """The multiplier is the FLOPs of {base} over those of {other} at the sam
 training that were run: {arms}. *By lines*: a line of log loss on log FLOPs for each family and seed, through all sizes.
 *By pieces*: straight pieces from size to size instead, which a curve does not put off. Brackets are 95 % intervals over
 seeds (Student's t of its logarithm). Only the first row, the lowest loss, has a verdict: the others are made of the
-same runs and are no further evidence, also where an interval leaves out 1.
+same runs and are no further evidence, also where an interval leaves out 1. {wider}
 
     {command} --over seeds
     {command} --over seeds --through pieces
@@ -95,12 +97,28 @@ def compute_text(experiment: Experiment, fit: ScalingFit) -> str:
         other=fit.families[1],
         arms=_arms(experiment, fit),
         command=command,
+        wider=_wider(experiment, (fit, pieces)),
         multipliers=markdown_table([name, "multiplier, by lines", "by pieces"], rows),
         beside=_beside(experiment, fit),
         slopes=f"The loss of {slopes}.",
         residuals=_residuals(fit),
         sizes=_sizes(experiment, fit),
         pooled=pooled.sentence(),
+    )
+
+
+def _wider(experiment: Experiment, fits: Sequence[ScalingFit]) -> str:
+    """The interval that hypotheses on arms have, of the first row, and whether the verdict would be another by it."""
+    ends = [
+        [math.exp(end) for end in bootstrap_interval(np.log(each.by_seed), resamples=experiment.draws)] for each in fits
+    ]
+    lines, pieces = (f"[{low:.2f}, {high:.2f}]" for low, high in ends)
+    beyond = all(high < 1 for _, high in ends) or all(low > 1 for low, _ in ends)
+    decided = multiplier_verdict(experiment).word in (SUPPORTED, REFUTED)
+    return (
+        f"By the interval of the hypotheses on arms (Student's t, and on the side of the longer tail the studentised "
+        f"bootstrap where it reaches further) it would be {lines} by lines and {pieces} by pieces"
+        f"{', and the hypothesis open' * (decided and not beyond)}; its verdict goes by Student's t alone."
     )
 
 

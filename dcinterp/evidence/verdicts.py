@@ -200,9 +200,19 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         said += (
             f" {len(again)} of them {'was' if len(again) == 1 else 'were'} asked again of other seeds{_became(again)}."
         )
+    lost = Counter(_word(row[4]) for row in rows if row[4].endswith(LOST))
+    if among := _among(lost, words):
+        said += f" Corrected for the others of their page, {among} would be open"
+        of_others = sum(row[5].endswith(LOST) for row in again)
+        said += f", and {of_others} of those of other seeds." if of_others else "."
     marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
-    among = ", ".join(f"{marked[word]} of the {words[word]} {word}" for word in WORDS if marked[word])
+    among = _among(marked, words)
     return f"{said} {AT_AN_EDGE} It stands behind {among}." if among else said
+
+
+def _among(some: Counter[str], words: Counter[str]) -> str:
+    """How many verdicts of each word are among some, in words."""
+    return ", ".join(f"{some[word]} of the {words[word]} {word}" for word in WORDS if some[word])
 
 
 def _became(rows: Sequence[Sequence[str]]) -> str:

@@ -1,11 +1,11 @@
 """How far the words of a repetition hang on the draws of the bootstrap.
 
     python experiments/parts_longer/draws.py
-    python experiments/parts_longer/draws.py --folder experiments/another --first
+    python experiments/parts_longer/draws.py --folder experiments/another --first --level 0.983
 
 prints, of every hypothesis, its interval in the runs of other seeds (`--first`: of the first) at the level that decides
-again, on which side of zero it lies, and how many of forty other seeds of the draws put it on the same side. All but
-`--first` was written before any run of these.
+again (or `--level`), on which side of zero it lies, and how many of forty other seeds of the draws put it on the same
+side. All but these options was written before any run of these.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OTHER = range(1, 41)
 SIDES = {1: "above zero", 0: "holds zero", -1: "below zero"}
 
 
-def summary(again: Experiment) -> str:
-    """A row for each hypothesis, as Markdown.
+def summary(again: Experiment, level: float | None = None) -> str:
+    """A row for each hypothesis, as Markdown, at its own level when None.
 
     Raises:
         UserError: the planned seeds have not all a run of every arm.
@@ -40,18 +40,19 @@ def summary(again: Experiment) -> str:
     for each in again.hypotheses:
         found = whole_comparison(again, each.measure or None)
         apart, bounds = found.by_seed(each.arms, each.baselines), (-1.0, 1.0) if found.share else None
-        draw = partial(bootstrap_interval, apart, level=each.again, bounds=bounds, resamples=again.draws)
+        decides = level or each.again
+        draw = partial(bootstrap_interval, apart, level=decides, bounds=bounds, resamples=again.draws)
         ends = [draw(seed=seed) for seed in (0, *OTHER)]
         sides = [side_of_zero(float(low), float(high)) for low, high in ends]
-        shown = interval_text(*found.between(each.arms, each.baselines, each.again), sign="+")
+        shown = interval_text(*found.between(each.arms, each.baselines, decides), sign="+")
         alike = f"{sum(one == sides[0] for one in sides[1:])} of {len(OTHER)}"
-        rows.append([f"{each.name}: {each.difference}", f"{each.again:.2%}", shown, SIDES[sides[0]], alike])
+        rows.append([f"{each.name}: {each.difference}", f"{decides:.2%}", shown, SIDES[sides[0]], alike])
     return markdown_table(["difference", "level", "interval", "it lies", "other draws alike"], rows)
 
 
-def main(folder: RunsFolder = HERE, first: bool = False) -> None:
+def main(folder: RunsFolder = HERE, first: bool = False, level: float | None = None) -> None:
     """Print the table."""
-    typer.echo(summary(read_experiment(folder) if first else required_replication(folder)))
+    typer.echo(summary(read_experiment(folder) if first else required_replication(folder), level))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,32 @@ def test_skewed_means_are_covered_better_than_by_t_and_normal_ones_than_by_perce
     assert coverage["percentiles", "normal", 3] < 0.8
 
 
+TWO_HEAPS = 0.2
+"""How many of all are of the rarer of two kinds."""
+
+
+@pytest.mark.parametrize("level", [0.95, 0.99])
+@pytest.mark.parametrize("n", [5, 10])
+def test_levels_of_experiments_cover_less_where_tails_are_long_and_no_level_covers_a_kind_not_drawn(n, level):
+    """Where words are decided at more than 95 %; docs/analyses.md has what FULL_SIMULATION=1 prints."""
+    random = torch.Generator().manual_seed(0)
+    normal = torch.randn(n, TRIALS, generator=random, dtype=torch.float64)
+    heaps = (torch.rand(n, TRIALS, generator=random) < TWO_HEAPS).double() + 1e-3 * normal
+    held = {}
+    for kind, x, mean in (
+        ("normal", normal, 0.0),
+        ("exponential", -torch.special.log_ndtr(normal), 1.0),
+        ("two heaps", heaps, TWO_HEAPS),
+    ):
+        low, high = bootstrap_interval(x, level=level, resamples=1000 if FULL else 300)
+        held[kind] = float(((low <= mean) & (mean <= high)).double().mean())
+        if FULL:
+            print(f"{level:.0%}, {kind}, n={n}: {held[kind]:.3f}")  # noqa: T201
+    assert held["normal"] >= level - 0.01
+    assert held["exponential"] >= level - 0.03
+    assert held["two heaps"] <= 1 - (1 - TWO_HEAPS) ** n + 0.03
+
+
 @pytest.mark.parametrize("n", FEW)
 def test_it_is_no_wider_than_it_must_be(n):
     """Between Student's t and the mean of it and REACH times it, and Student's t for many symmetric numbers."""
