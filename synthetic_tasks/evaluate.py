@@ -137,7 +137,8 @@ def encode_rows(
     longest = max(len(encoding.ids) for encoding in encodings)
     if context is not None and longest > context:
         raise ValueError(
-            f"the longest row has {longest} tokens, the model takes {context}; generate rows with fewer examples"
+            f"the longest row has {longest} tokens, the model takes {context}; give rows with fewer examples, such as "
+            "those of `dcinterp tasks generate FILE --examples N` (--data FILE, or data=)"
         )
     asked = [questions(row, encoding, answers) for row, encoding in zip(rows, encodings, strict=True)]
     unknown = unknown_of(tokenizer)

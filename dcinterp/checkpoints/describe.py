@@ -16,6 +16,7 @@ import torch
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.checkpoints.adapters import base_of
+from dcinterp.checkpoints.fit import require_next_token
 from dcinterp.checkpoints.gguf_file import gguf_facts
 from dcinterp.checkpoints.hub import cached_snapshot
 from dcinterp.checkpoints.layouts import LAYOUTS, CheckpointTensors, opens_by_default, read_foreign_config
@@ -87,6 +88,9 @@ class Description:
         few = self.key_value_heads is not None and self.key_value_heads != self.heads
         shared = f" ({self.key_value_heads} of keys and values)" if few else ""
         mlp = f", MLP {self.mlp_width}" if self.mlp_width else ", no MLP" if self.mlp_width == 0 else ""
+        if any(self.windows):
+            seen = sorted({"all" if each is None else f"{each:,}" for each in self.windows})
+            mlp += f", windows {' and '.join(seen)}"
         shape = f"{layers}, width {self.width}, {self.heads} heads of {self.head_width}{shared}{mlp}"
         texts = f", {self.vocabulary:,} tokens, context {self.context}" if self.vocabulary and self.context else ""
         share = f", {self.composition_parameters:,} of them for composing" if self.composition_parameters else ""
@@ -151,6 +155,7 @@ def describe(model: Any) -> Description:
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
         return _ours(str(model), our_config(folder, fields), dtype)
+    require_next_token(folder / "config.json", fields)
     weights = [name for name in tensors if not BUFFER.search(name)]
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in weights), dtype)
 
@@ -220,7 +225,8 @@ def _foreign(name: str, fields: dict[str, Any], parameters: int, dtype: torch.dt
         heads=heads,
         key_value_heads=first("num_key_value_heads") or heads,
         head_width=first("head_dim") or (width // heads if width and heads else None),
-        mlp_width=first("intermediate_size", "n_inner", "ffn_dim"),
+        mlp_width=first("intermediate_size", "n_inner", "ffn_dim")
+        or (4 * width if width and "n_inner" in fields else None),
         vocabulary=first("vocab_size"),
         context=context,
         windows=(),

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import shown
 
 LAYER = re.compile(r"(?:^|\.)(\d+)\.")
 """The number of a layer in the name of a tensor: the first number there, whatever a layout calls its layers."""
@@ -55,6 +56,26 @@ def require_counts(path: Path, fields: Mapping[str, Any], tensors: int) -> None:
                 f"{name} in {path} is {value:,}, but there are only {tensors:,} tensors in the files beside it; use "
                 "files that belong together."
             )
+
+
+OTHER_HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""Ends of the names of classes whose outputs are no logits of a next token."""
+
+
+def require_next_token(config: Path | str, fields: Mapping[str, Any]) -> None:
+    """Refuse a model whose config.json says that it does not continue texts.
+
+    Raises:
+        UserError: it is one of an encoder and a decoder, or has the head of another kind of model.
+    """
+    named = fields.get("architectures")
+    other = [each for each in named if str(each).endswith(OTHER_HEADS)] if isinstance(named, list) else []
+    both = fields.get("is_encoder_decoder") is True
+    if both or (other and len(other) == len(named or [])):
+        kind = f"a {fields.get('model_type')} of an encoder and a decoder" if both else f"a {shown(other[0], 40)}"
+        raise UserError(
+            f"{config} is that of {kind}; give a causal language model, which continues a text token by token."
+        )
 
 
 def require_one_type(folder: Path, dtypes: Mapping[str, torch.dtype | None]) -> None:

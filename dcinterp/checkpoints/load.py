@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -13,7 +14,7 @@ from dcinterp.checkpoints.adapters import base_of, is_adapted, merge, read_adapt
 from dcinterp.checkpoints.composition import read_composed
 from dcinterp.checkpoints.devices import number_type, require_device
 from dcinterp.checkpoints.fingerprint import mark_source
-from dcinterp.checkpoints.fit import require_counts, require_finite
+from dcinterp.checkpoints.fit import require_counts, require_finite, require_next_token
 from dcinterp.checkpoints.gguf_file import read_gguf, read_gguf_tokenizer
 from dcinterp.checkpoints.hub import cached_snapshot, download, hub_reason, with_tokenizer
 from dcinterp.checkpoints.names import (
@@ -66,9 +67,9 @@ def load(
             tokenizer in memory. For models that come without one.
         decoder: "own" opens models of the Llama family (`model_type` llama, mistral, qwen2, qwen3) in our decoder,
             instead of TransformerLens's bridge over that of transformers; the logits of the same token ids are the
-            same. Of a text, TransformerLens puts a BOS token in front (`cfg.default_prepend_bos`) where its tokenizer
-            has one, and our decoder only where the tokenizer itself does. Where only a name fits, "own:NAME" says so
-            too.
+            same. Of a text, TransformerLens puts a BOS token in front where `cfg.default_prepend_bos` is set (Llama,
+            Mistral; not Qwen), and our decoder where the tokenizer itself does. Where only a name fits, "own:NAME" says
+            so too.
 
     Returns:
         A `DCBridge` for our models, TransformerLens's own bridge for any other causal language model. It remembers
@@ -163,6 +164,7 @@ def _load_foreign(folder: Path, kind: str, device: Any, dtype: torch.dtype | Non
     from dcinterp.bridge import boot, wrap_foreign
 
     require_no_code(folder)
+    require_next_token(folder / "config.json", read_config_file(folder))
     require_counts(folder / "config.json", read_config_file(folder), count_tensors(folder))
     try:
         if words is None and not has_tokenizer(folder):
@@ -205,6 +207,10 @@ def _load_object(model: Any, device: Any, dtype: torch.dtype | None, words: Any)
         raise UserError(
             f"A {type(model).__name__} is not a language model of transformers; give one, or what it was saved as."
         )
+    require_next_token(
+        f"The config of this {type(model).__name__}",
+        {name: getattr(model.config, name, None) for name in ("model_type", "is_encoder_decoder")},
+    )
     place = str(getattr(model.config, "name_or_path", "") or "")
     if words is None and place and Path(place).is_dir() and has_tokenizer(Path(place)):
         words = read_tokenizer(place)
@@ -294,7 +300,8 @@ def _load_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, 
     except UserError:
         raise
     except (OSError, ValueError, EntryNotFoundError) as error:
-        hint = "" if "/" in name else f" ({nearest(name, shipped_models()).rstrip('.')})"
+        close = get_close_matches(name, shipped_models(), cutoff=0.6)  # the whole list would hide the rest
+        hint = f" ({nearest(name, shipped_models())})" if close and "/" not in name else ""
         raise UserError(
             f"There is no shipped model {name!r} and no folder of that name{hint}, and the hub did not give it "
             f"either: {hub_reason(error)}"

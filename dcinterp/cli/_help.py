@@ -160,7 +160,7 @@ def _section(title: str, rows: Sequence[tuple[str, str]], width: int) -> str:
     for name, text in rows:
         wrapped = textwrap.wrap(text, max(width - column, 20), break_on_hyphens=False, break_long_words=False) or [""]
         first = f"  {name}".ljust(column)
-        if len(first) > column:
+        if len(first) > column or len(name) + 2 == column:  # else no space would stand between
             lines.append(first)
             first = " " * column
         lines += [(first + wrapped[0]).rstrip(), *(" " * column + line for line in wrapped[1:])]

@@ -33,7 +33,10 @@ def command(
     steps: Annotated[int | None, typer.Option(help="Steps of the small run.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for checkpoints, metrics and the model.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the last good checkpoint of the output folder.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue from the last good checkpoint of the output folder, or start if it has none."
+        ),
     ] = False,
     override: Annotated[
         list[str] | None,

@@ -30,6 +30,7 @@ Examples = str | Sequence[Any]
 KEYS = ("n", "seed", "shots", "split")
 REFERENCE, REFERENCE_SEED = 32, 7
 """Examples of a reference set that nobody chose, and their seed."""
+_DEFAULT = f" seed={REFERENCE_SEED} split=held-out"
 MOST_EXAMPLES, MOST_SHOTS = 100_000, 1_000
 """So that a typing error does not fill the memory."""
 
@@ -130,7 +131,17 @@ def default_reference(bridge: Bridge, prompt: Any, n: int = REFERENCE) -> str:
             "of prompts or a text such as 'same-person n=20', or choose the kind 'zero'."
         )
     names = "all" if len(tasks) == len(TASKS) else ",".join(tasks)
-    return f"{names} n={max(n, len(tasks))} seed={REFERENCE_SEED} split=held-out"
+    return f"{names} n={max(n, len(tasks))}{_DEFAULT}"
+
+
+def reference_warnings(reference: str | None) -> list[str]:
+    """That a prompt was given reference prompts of all tasks by `default_reference`, as no task is like it."""
+    if reference is None or not (reference.startswith("all n=") and reference.endswith(_DEFAULT)):
+        return []
+    return [
+        "The prompt ends like those of no task, so what takes the place of parts comes from prompts of all 74 tasks; "
+        "give reference=, a list of prompts like this one, for a closer stand-in."
+    ]
 
 
 def _tasks_that_end_like(text: str) -> list[str]:

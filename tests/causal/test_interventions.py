@@ -234,6 +234,13 @@ def test_a_prompt_of_no_task_needs_a_reference(model, make_bridge):
     like = "< Ruth has a violin. Carol has a beetle. >. Carol has a thing that can"
     assert default_reference(model, like) == intervene(model, like, "head 0.3 mean", "fruit").reference
     assert "n=32" in default_reference(model, like)
+    said = "ends like those of no task"
+    for prompt, kind, warns in (
+        (like, "mean", False),
+        ("lime lime lime", "mean", True),
+        ("lime lime lime", "zero", False),
+    ):
+        assert any(said in each for each in intervene(model, prompt, f"head 0.3 {kind}").warnings()) is warns
     with pytest.raises(UserError, match="give reference="):
         default_reference(dcinterp.load("planted:share-by-kp"), "Bob ruby Dora topaz")
 

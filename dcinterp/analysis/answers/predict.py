@@ -28,6 +28,7 @@ from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import in_sentence
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,14 @@ class Prediction(Result):
     logit: Float[Tensor, " top"]
     spaced: str = ""
     spaced_probability: float = 0.0
+
+    def sentence(self) -> str:
+        if not self.rank:
+            return ""
+        chance = (
+            f"{self.answer_probability:.1%}" if self.answer_probability >= 0.001 else f"{self.answer_probability:.2g}"
+        )
+        return f'"{in_sentence(self.answer)}" has rank {self.rank:,} and a probability of {chance}.'
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.top_tokens) if axis == "top" else None

@@ -74,6 +74,7 @@ from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, co
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.ablation import ABLATIONS, DEFAULT, Kind
+from dcinterp.mechanism.dataset import reference_warnings
 from dcinterp.mechanism.intervention_hooks import unmatched_warnings
 from dcinterp.mechanism.interventions import Intervention
 from dcinterp.mechanism.objective import explain
@@ -253,6 +254,8 @@ class CaseStudy(Result):
                 "that go by them, say little; take a prompt whose answer is clearer."
             )
         said += unmatched_warnings(self.unmatched)
+        if ABLATIONS[self.kind].reference:
+            said += reference_warnings(self.reference)
         if self.contrast == "no facts":
             said.append("No facts are known in this prompt, so the foil is the runner-up; foil= gives another one.")
         if self.other_head is not None and self.other_head != (self.layer, self.head):

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ablation_kinds import ABLATIONS, takes_reference
-from dcinterp.mechanism.dataset import default_reference, prompts
+from dcinterp.mechanism.dataset import default_reference, prompts, reference_warnings
 from dcinterp.mechanism.intervention_hooks import (
     DynamicWeights,
     freezes,
@@ -160,7 +160,7 @@ class InterventionEffect(Result):
             sentences.append(
                 "The intervention changes no logit here: the part already has this value, or does not reach the answer."
             )
-        sentences += unmatched_warnings(self.unmatched)
+        sentences += unmatched_warnings(self.unmatched) + reference_warnings(self.reference)
         if self.effect_of_zero is not None and round(self.effect, 2) * round(self.effect_of_zero, 2) < 0:
             sentences.append(
                 "With zero in its place the effect has the other sign: it depends on what is put in the place of the "

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -94,6 +94,7 @@ def train(
         Cancelled: `progress` raised it.
     """
     output = Path(config.output)
+    fresh = not output.exists()
     if warning := missing_processes():
         log.warning(warning)
     try:
@@ -107,6 +108,10 @@ def train(
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
         with lock as publish, keep_freed_memory():
             return _train(config, output, publish, progress or silent, begin, open_start)
+    except UserError:
+        if fresh and processes().is_main_process:
+            _remove_bare(output)
+        raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if error.filename is None or not str(error.filename).startswith(str(output)):
@@ -326,6 +331,14 @@ def make_output(output: Path) -> None:
         if error.errno == errno.ENOSPC:
             raise
         raise UserError(f"{output} cannot be made ({error.strerror}); choose another output folder.") from error
+
+
+def _remove_bare(output: Path) -> None:
+    """Take away the folder of a run that was refused before it wrote anything."""
+    with suppress(OSError):
+        if [each.name for each in output.iterdir()] == [FILE]:
+            (output / FILE).unlink()
+        output.rmdir()  # which fails where anything is in it
 
 
 def _others(output: Path) -> list[str]:

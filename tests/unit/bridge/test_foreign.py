@@ -78,6 +78,28 @@ def test_an_architecture_that_is_not_wrapped_is_one_sentence() -> None:
         dcinterp.load(model)
 
 
+@pytest.mark.parametrize("kind", ["T5ForConditionalGeneration", "BertForMaskedLM", "LlamaForSequenceClassification"])
+def test_what_does_not_continue_texts_is_refused_by_its_kind(tmp_path: Path, kind: str) -> None:
+    import transformers
+
+    sizes = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+    }
+    theirs = getattr(transformers, kind)
+    model = theirs(theirs.config_class(**({"vocab_size": 64, "num_layers": 1} if kind[0] == "T" else sizes)))
+    model.save_pretrained(tmp_path)
+    for opens in (dcinterp.load, dcinterp.describe):
+        with pytest.raises(UserError, match=r"config\.json is that of .*; give a causal language model"):
+            opens(tmp_path)
+    if kind[0] == "T":
+        with pytest.raises(UserError, match="The config of this T5ForConditionalGeneration is that of a t5"):
+            dcinterp.load(model)
+
+
 def test_a_model_that_runs_but_not_with_a_cache_is_refused() -> None:
     """OPT of 350M: norms behind the layers, and an embedding that is narrower than they are."""
     from transformers import OPTConfig, OPTForCausalLM

@@ -43,6 +43,18 @@ def test_a_released_layout_is_described_from_its_files(tmp_path, layout):
     assert described.weights_bytes == 2 * described.parameters
 
 
+def test_a_width_that_is_not_written_and_windows_are_told(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=24, n_layer=1, n_head=4)).save_pretrained(tmp_path / "gpt2")
+    assert "MLP 96" in describe(tmp_path / "gpt2").sentences()[0]
+    sizes = {"vocab_size": 50, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+    config = MistralConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, sliding_window=4)
+    MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
+    assert ", windows 4, " in describe(f"own:{tmp_path / 'mistral'}").sentences()[0]
+    assert "windows" not in describe("dcformer++").sentences()[0]
+
+
 def test_a_foreign_model_is_described(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -427,6 +427,18 @@ def test_a_vocabulary_that_is_too_small_is_refused(tmp_path):
         train(replace(config, model=replace(config.model, changes=config.model.changes | {"vocab_size": 10})))
 
 
+def test_a_run_that_is_refused_leaves_no_folder_that_was_not_there(tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_text("too short", encoding="utf-8")
+    data = DataSection(phases=(Phase(source="text", steps=2, batch_size=1),), text=TextSection(path=str(text)))
+    for made in (False, True):
+        if made:
+            (tmp_path / "run").mkdir()
+        with pytest.raises(UserError):
+            train(replace(tiny(tmp_path / "run"), data=data))
+        assert (tmp_path / "run").exists() is made
+
+
 def test_documents_that_are_too_long_are_refused_before_the_first_step(tmp_path):
     config = tiny(tmp_path / "run")
     for most, said in (

@@ -51,3 +51,9 @@ def test_a_word_that_is_another_token_after_a_space_is_not_read_in_silence(own_m
         assert each.spaced_probability == pytest.approx(spaced.answer_probability)
         assert bool(each.warnings()) == (each.spaced_probability > each.answer_probability)
     assert 0 < sum(bool(each.warnings()) for each in found) < len(found)
+
+
+def test_a_sentence_says_where_the_answer_stands(bridge, prompt):
+    found = dcinterp.predict(bridge, prompt, "fruit")
+    assert f'"fruit" has rank {found.rank} and a probability of' in found.sentence()
+    assert dcinterp.predict(bridge, prompt).sentence() == ""
