@@ -23,6 +23,7 @@ import streamlit as st
 
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.paths import path_of
+from dcinterp.train.loop.metrics_file import trained_steps
 from workbench import jobs
 from workbench.drawings import drawn
 from workbench.theme import theme
@@ -252,7 +253,8 @@ def read_run(folder: Path) -> Run:
     last = _last_line(folder / LOG)
     if _failed(_processes.get(str(folder)), last):
         return Run(folder, "failed", step, steps, loss, message=last.removeprefix(SAYS), saved=saved)
-    state = "finished" if is_trained(folder / "model") else "stopped"
+    whole = is_trained(folder / "model") and trained_steps(folder) in (None, steps)  # else it is being lengthened
+    state = "finished" if whole else "stopped"
     return Run(folder, state, max(step, saved), steps, loss, saved=saved)
 
 
@@ -337,7 +339,7 @@ def checkpoints(folder: Path) -> dict[int, str]:
     places = [p for p in (folder / "checkpoints").glob("checkpoint-*") if any(p.glob("*.safetensors"))]
     found = {int(p.name.rsplit("-", 1)[1]): str(p) for p in places if p.name.rsplit("-", 1)[1].isdecimal()}
     if is_trained(folder / "model"):
-        found[_config(folder).get("steps", 0)] = str(folder / "model")
+        found[trained_steps(folder) or _config(folder).get("steps", 0)] = str(folder / "model")
     return dict(sorted(found.items()))
 
 

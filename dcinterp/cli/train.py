@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -70,6 +71,7 @@ def command(
             -m dcinterp train configs/shipped-models.yaml
     """
     from dcinterp.support.errors import UserError
+    from dcinterp.support.paths import path_of
     from dcinterp.train.config.default_run import apply_data_flags
     from dcinterp.train.config.recipe import apply_override, build_config, read_tree, require_ranges, set_key, unshared
 
@@ -103,7 +105,8 @@ def command(
     resolved = build_config(tree)
     require_ranges(resolved.recipe)
     if resume and config is not None and config.name == "config.yaml" and resolved.output == said:
-        _require_not_moved(config, Path(resolved.output))
+        _require_not_moved(config, path_of(resolved.output))
+    resolved = replace(resolved, output=str(path_of(resolved.output)))
 
     # Only now, since these take seconds to import: what is wrong with a config is said before.
     from dcinterp.checkpoints.composition import open_start

@@ -62,9 +62,10 @@ def measure_missing(
             made = {DIGEST: run[DIGEST]} if isinstance(run.get(DIGEST), str) else {}
             found = pd.DataFrame([{"arm": arm, "seed": seed} | row | made for row in measure(arm, model)])
             with adding_to(table):
+                # Also those of runs that are out of their table for the moment: they may have taken hours.
+                kept = _measured(table) if table.is_file() else rows
+                write_table(joined(kept[(kept["arm"] != arm) | (kept["seed"] != seed)], found), table)
                 rows = _measured_of(runs, table)
-                rows = joined(rows[(rows["arm"] != arm) | (rows["seed"] != seed)], found)
-                write_table(rows, table)
             said(f"{arm}, seed {seed}: measured")
     rows = rows[rows["arm"].isin(arms)].drop(columns=DIGEST, errors="ignore")
     if not len(rows):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import shown
 
 STEPS = 1000
 
@@ -61,8 +62,22 @@ def apply_data_flags(tree: dict[str, Any], text: str | None, images: str | None)
         return image_run(images) if images is not None else text_run(text or "")
     for name, path in (("text", text), ("images", images)):
         if path is not None:
-            data = tree.setdefault("data", {})
-            data.setdefault(name, {})["path"] = path
-            if all(phase.get("source", "tasks") != name for phase in data.get("phases", [])):
+            data = _section(tree, "data")
+            _section(data, name, "data.")["path"] = path
+            phases = data.get("phases", [])
+            phases = [phases] if isinstance(phases, dict) else phases
+            if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+                continue  # which is refused as in a run without the flag
+            if all(phase.get("source", "tasks") != name for phase in phases):
                 raise UserError(f"The config has no phase with `source: {name}`; add one, or leave out --{name}.")
     return tree
+
+
+def _section(tree: dict[str, Any], key: str, place: str = "") -> dict[str, Any]:
+    """A section of a config, which is made where it is not there, or nothing stands under it."""
+    if tree.get(key) is None:
+        tree[key] = {}
+    section = tree[key]
+    if not isinstance(section, dict):
+        raise UserError(f"{place}{key} must hold keys and values, not {shown(section)}.")
+    return section

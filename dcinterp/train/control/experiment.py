@@ -278,7 +278,10 @@ class Experiment:
             raise NoRunsYet(
                 f"No run of {self.folder} has ended yet; start them with: dcinterp experiment run {self.folder}"
             )
-        there = sorted(set(rows["recipe.seed"].astype(int)))
+        if SEEDED[0] not in rows:
+            raise UserError(f"{self.table} has no column {SEEDED[0]!r}; give a table of `dcinterp experiment run`.")
+        own = rows[rows["arm"].isin(self.arms)]  # a row of a former arm may lack anything
+        there = sorted(set(own["recipe.seed"].dropna().astype(int)))
         seeds = tuple(seed for seed in there if seed in self.seeds or not self.has_own_table)
         chosen = self.choose(table)
         named = {

@@ -46,6 +46,7 @@ from typing import Any
 
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.paths import path_of
 from dcinterp.train.config.recipe import TrainConfig, find_config, own_folders, read_tree
 from dcinterp.train.control.experiment import DRAWS, FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
 from dcinterp.train.control.seeds import parse_seeds
@@ -159,7 +160,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         solved_at=float(solved.get("at", 0.95)),
         about=tuple(map(str, tree.get("about") or ())),
         limits=tuple(map(str, tree.get("limits") or ())),
-        output=Path(tree.get("output") or f"runs/{file.parent.name}"),
+        output=path_of(tree.get("output") or f"runs/{file.parent.name}"),
         table=Path(table) if table else file.parent / TABLE,
         again_seeds=parse_seeds(str(again.get("seeds", ""))),
         again_draws=int(again.get("draws", DRAWS)),
@@ -332,7 +333,7 @@ def _claim(file: Path, given: Any, names: list[str]) -> Claim | None:
     if not isinstance(given, dict) or not {"says", "needs"} <= set(given) <= {"says", "needs", "same"}:
         raise UserError(f"`claim` of {file} needs `says` and `needs`, and may have `same`, such as {{S1: 0.03}}.")
     needs, same = given["needs"], given.get("same") or {}
-    numbers = isinstance(same, dict) and all(type(most) in (int, float) for most in same.values())
+    numbers = isinstance(same, dict) and all(type(m) in (int, float) and math.isfinite(m) for m in same.values())
     if not isinstance(needs, list) or not needs or not numbers:
         raise UserError(
             f"`needs` of the claim of {file} must be a list such as [H1, H2], and `same` such as {{S1: 0.03}}."
@@ -389,8 +390,8 @@ def _number_or_text(value: Any) -> Any:
 
 
 def _numbers(file: Path, values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise UserError(f"The seeds of {file} must be a list of whole numbers, such as [0, 1, 2].")
+    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+        raise UserError(f"The seeds of {file} must be a list of whole numbers from 0 on, such as [0, 1, 2].")
     if len(set(values)) < len(values):
         raise UserError(f"The seeds of {file} have one twice; name each once.")
     return tuple(values)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import preset
-from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.errors import UserError, nearest, shortened
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, silent
@@ -61,10 +61,12 @@ from dcinterp.train.control.engines import (
 from dcinterp.train.control.resume import check_resumable
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
-from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, read_records
+from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, read_records, trained_steps
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
+LONGEST_NAME = 200
+"""Bytes of the name of a run, which its files are named after."""
 LOCK = ".sweep"
 COLUMNS = ("loss", "steps", "tokens", "parameters", "flops", "seconds")
 """What the table has of a run that ended (the loss, if it wrote a line); the rest is measured on held-out documents."""
@@ -121,7 +123,7 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
         raise UserError(f"jobs is {jobs!r} in {path}; it must be a whole number of at least 1.")
     if not any(tree.get(key) for key in ("config", "runs", "grid")):
         raise UserError(f"{path} describes no runs; give `config`, `runs` or `grid`.")
-    folder = Path(output or tree.get("output") or f"runs/{path.stem}")
+    folder = path_of(output or tree.get("output") or f"runs/{path.stem}")
     runs = [
         _run(base, folder, run, dict(zip(grid, chosen, strict=True)))
         for run in listed
@@ -271,12 +273,15 @@ def read_results(path: Path, needed: Sequence[str], give: str, **options: Any) -
 
 
 def is_finished(run: SweepRun) -> bool:
-    """Whether a run has come to its end, with this very config."""
+    """Whether a run has come to its end, with this very config.
+
+    One that is being lengthened has the config of its end and the model of its earlier one.
+    """
     folder = Path(run.config.output)
     if not is_trained(folder / "model") or not (folder / "config.yaml").is_file():
         return False
     planned, saved = _beside_saved(run)
-    return planned == saved
+    return planned == saved and trained_steps(folder) in (None, _saved(run).steps)
 
 
 def _beside_saved(run: SweepRun) -> tuple[TrainConfig, TrainConfig]:
@@ -370,6 +375,9 @@ def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dic
     for key, other in product(leaves(named), leaves(chosen)):
         if meet(key, other):
             raise UserError(f"{key} of a run and {other} of the grid set the same thing; leave one of them out.")
+    for key, other in combinations(leaves(named), 2):
+        if meet(key, other):
+            raise UserError(f"{key} stands twice in a run of a sweep, once in a section; leave one of them out.")
     keys = named | chosen
     parts = [str(listed["name"])] if "name" in listed else [f"{k.split('.')[-1]}={v}" for k, v in keys.items()]
     if "name" in listed:
@@ -398,6 +406,11 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
         UserError: the config is not valid; the message names the run.
     """
     name = file_name(title) or "run"
+    if len(name.encode()) > LONGEST_NAME:
+        raise UserError(
+            f"The run {shortened(name, 80)} has a name of {len(name.encode())} bytes, too many for a folder; give "
+            "shorter names or values."
+        )
     if not name.strip("."):
         raise UserError(f"A run cannot be called {title!r}, which names another folder; give it another name.")
     # Copies that share nothing: a later key may go into an earlier one's value, and YAML's aliases are one object.

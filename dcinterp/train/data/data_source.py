@@ -188,7 +188,10 @@ def require_fitting(config: TrainConfig, data_source: DataSource, model: Any) ->
     """
     context = getattr(model, "max_position_embeddings", None)
     for number, phase in enumerate(config.data.phases):
-        if context is None or phase.source not in SOURCES:
+        if context is None or phase.source == "images":
+            continue
+        if phase.source not in SOURCES:
+            _require_rows_fitting(config, number, data_source, context, "data.text.context" * (phase.source == "text"))
             continue
         worst = replace(phase, steps=1, batch_size=LONGEST_OF)
         worst = replace(worst, examples=(max(phase.examples),), gaps=(max(phase.gaps),))
@@ -204,6 +207,21 @@ def require_fitting(config: TrainConfig, data_source: DataSource, model: Any) ->
                 f"Documents of data.phases[{number}] are {longest} tokens and more, but the model reads {context}: "
                 f"give {smaller}a larger model.changes.max_position_embeddings."
             )
+
+
+def _require_rows_fitting(config: TrainConfig, number: int, data_source: DataSource, context: int, key: str) -> None:
+    """The same for a phase whose rows are of one kind; key: what sets their length, empty where nothing does."""
+    one = replace(config.data.phases[number], steps=1, batch_size=1 if key else LONGEST_OF)
+    longest = Batches(DataSection(seed=config.data.seed, phases=(one,)), data_source)[0]["input_ids"].shape[1]
+    if longest > context:
+        larger = (
+            "a model with a longer context" if config.model.start else "a larger model.changes.max_position_embeddings"
+        )
+        smaller = f"a smaller {key} (--set {key}={context}), or " if key else ""
+        raise UserError(
+            f"Rows of data.phases[{number}] are {longest} tokens long, but the model reads {context}: give "
+            f"{smaller}{larger}."
+        )
 
 
 def count_tokens(batch: dict, data_source: DataSource) -> int:

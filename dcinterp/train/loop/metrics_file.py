@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,23 @@ def read_records(path: Path, *, needed: tuple[str, ...] = ("step",)) -> tuple[li
     if (record := parse_record(last, needed)) is not None:
         records.append(record)
     return records, wrong
+
+
+def is_measured(path: Path, step: int) -> bool:
+    """Whether a run was measured on what is held out at a step."""
+    here = (record for record in read_records(path, needed=("step", "tokens"))[0] if record["step"] == step)
+    return any({"accuracy", "validation_loss"} & record.keys() for record in here)
+
+
+def trained_steps(folder: Path) -> int | None:
+    """The steps of the model in the folder of a run, which has fewer than its config while it is lengthened.
+
+    None where there is no such number, as of a run of an early version.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        steps = json.loads((folder / "timings.json").read_text(encoding="utf-8")).get("steps")
+        return steps if isinstance(steps, int) else None
+    return None
 
 
 def accuracy_column(examples: int | str, part: str) -> str:

@@ -48,7 +48,7 @@ from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutPuzzle, HeldOutText, Metrics, Reporter
 from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
 from dcinterp.train.loop.mechanism_log import MechanismLog
-from dcinterp.train.loop.metrics_file import data_digest, read_records
+from dcinterp.train.loop.metrics_file import data_digest, is_measured, read_records
 from dcinterp.train.loop.run_summary import RunSummary, resume_command, time_step
 from dcinterp.train.loop.start import OpenStart, open_model
 from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
@@ -186,8 +186,12 @@ def _train(
         begin(RunSummary(config, model.num_parameters(), step, seconds, trained))
     trainer.began = time.monotonic()
     with without_bars():
+        ends = checkpoint is not None and int(checkpoint.rsplit("-", 1)[1]) >= config.steps
+        unmeasured = ends and not is_measured(metrics.path, config.steps)
         try:
             trainer.train(resume_from_checkpoint=checkpoint)
+            if unmeasured:  # a run that was shortened to its checkpoint has no step left that would measure
+                held_out.on_step_end(trainer.args, trainer.state, trainer.control, model=trainer.model)
         except NotFinite as problem:
             raise describe(problem, config, output) from problem
         if reporter.cancelled is not None:

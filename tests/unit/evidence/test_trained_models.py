@@ -82,6 +82,17 @@ def test_models_that_were_made_anew_are_measured_anew(measured):
     assert len(opened) == 8
 
 
+def test_rows_of_runs_that_are_out_of_their_table_stay(measured, tmp_path):
+    measured()
+    results, file = tmp_path / "e" / "results.csv", tmp_path / "measured.csv"
+    runs, rows = pd.read_csv(results), pd.read_csv(file)
+    runs[~runs["name"].str.endswith("plain,learning_rate=0.001,seed=1")].to_csv(results, index=False)
+    rows[(rows["arm"] != "more") | (rows["seed"] != 0)].to_csv(file, index=False)
+    measured()
+    kept = pd.read_csv(file)
+    assert sorted(zip(kept["arm"], kept["seed"], strict=True)) == [("more", 0), ("more", 1), ("plain", 0), ("plain", 1)]
+
+
 def test_two_that_measure_at_once_keep_the_rows_of_each_other(measured):
     rows, _ = measured(["plain"], meanwhile=lambda: measured(["more"]))
     assert rows == [("plain", 0, 2.0), ("plain", 1, 2.0)]

@@ -195,6 +195,7 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
     [
         ({"seeds": [100]}, "tunes on seeds that it also reports"),
         ({"seeds": "all"}, "must be a list of whole numbers"),
+        ({"seeds": [-1, 0]}, "must be a list of whole numbers from 0 on"),
         ({"arms": [{"model.preset": "tiny-vit"}]}, "The arms of"),
         ({"multiplier": {"base": "transformer++"}}, "needs name, base and other"),
         ({"arms": [{"name": "a"}, {"name": "b", "tuned_as": "c"}]}, "must name an arm that is searched"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 import dcinterp
 from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Cancelled
 from dcinterp.train.control.sweep import is_finished, read_sweep, results, run_sweep, training_flops
 from dcinterp.train.loop.run import train
 
@@ -167,6 +169,52 @@ def test_the_table_has_what_was_measured_at_the_end(tmp_path):
     assert "accuracy 8 all" not in row
 
 
+def test_a_run_that_is_lengthened_is_not_done_before_its_new_end(tmp_path):
+    base = BASE.replace("  log_every", "  recipe: {warmup_steps: 1, schedule_steps: 3}\n  log_every")
+    text = f"output: {tmp_path / 'out'}\n{base}"
+    (run,) = read_sweep(write(tmp_path, text)).runs
+    train(run.config)
+    assert is_finished(run)
+    longer = read_sweep(write(tmp_path, text.replace("steps: 3, batch", "steps: 7, batch")))
+
+    def stop(done, total, message=""):
+        if done == 5:
+            raise Cancelled
+
+    assert not is_finished(longer.runs[0])
+    with pytest.raises(Cancelled):
+        train(longer.runs[0].config, resume=True, progress=stop)
+    assert not is_finished(longer.runs[0])
+    assert results(longer)["status"].tolist() == ["stopped"]
+    train(longer.runs[0].config, resume=True)
+    assert results(longer)[["status", "steps"]].to_numpy().tolist() == [["done", 7]]
+
+
+def test_a_run_that_is_shortened_to_its_checkpoint_is_measured_there(tmp_path):
+    text = f"output: {tmp_path / 'out'}\n{BASE}".replace("save_every: 3", "save_every: 2").replace(
+        "steps: 3", "steps: 8"
+    )
+
+    def stop(done, total, message=""):
+        if done == 5:
+            raise Cancelled
+
+    text = text.replace("  log_every", "  recipe: {warmup_steps: 1, schedule_steps: 8}\n  log_every")
+    with pytest.raises(Cancelled):
+        train(read_sweep(write(tmp_path, text)).runs[0].config, progress=stop)
+    shorter = read_sweep(write(tmp_path, text.replace("steps: 8, batch", "steps: 5, batch")))
+    train(shorter.runs[0].config, resume=True)
+    (row,) = results(shorter).to_dict("records")
+    assert (row["status"], row["steps"]) == ("done", 5)
+    records = map(json.loads, (Path(shorter.runs[0].config.output) / "metrics.jsonl").read_text().splitlines())
+    assert [record["step"] for record in records if "accuracy" in record] == [3, 5]
+
+
+def test_a_place_in_the_home_folder_is_that(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_sweep(write(tmp_path, f"output: ~/sweeps\n{BASE}")).output == tmp_path / "sweeps"
+
+
 def test_a_run_from_a_model_has_no_family_of_a_preset(tmp_path):
     runs = read_sweep(
         write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a, model.start: x}}, {{name: b}}]\n")
@@ -203,6 +251,11 @@ def test_files_that_a_sweep_did_not_write_are_left_alone(tmp_path):
         ("runs: [{name: a, data: {seed: 7}}]\ngrid: {data.seed: [0, 1]}", "set the same thing"),
         ("runs: [{name: a, output: elsewhere}]", "leave output out of it"),
         ("runs: [{name: ..}]", "names another folder"),
+        (
+            "runs: [{name: a, recipe.seed: 1, recipe: {seed: 2}}]",
+            r"recipe\.seed stands twice in a run of a sweep",
+        ),
+        (f"runs: [{{name: {'x' * 230}}}]", "has a name of 230 bytes, too many for a folder"),
     ],
 )
 def test_settings_that_would_be_dropped_are_refused(tmp_path, runs, said):
@@ -211,8 +264,6 @@ def test_settings_that_would_be_dropped_are_refused(tmp_path, runs, said):
 
 
 def test_a_stopped_run_keeps_its_numbers_where_a_resume_would_take_the_change(tmp_path):
-    from dcinterp.support.progress import Cancelled
-
     base = BASE.replace("steps: 3", "tokens: 4000").replace("save_every: 3", "save_every: 1")
     text = f"output: {tmp_path / 'out'}\n{base}runs: [{{name: a%s}}]\n"
 

@@ -208,6 +208,31 @@ def test_an_output_is_the_folder_that_was_typed(text, tmp_path):
         assert (tmp_path / name / "model").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("data:", "no phase with `source: text`"),
+        ("data: [1]", "data must hold keys and values"),
+        ("data: {text: 3, phases: [{source: text, steps: 1}]}", r"data\.text must hold keys and values, not 3"),
+        ("data: {phases: [text]}", "phases"),
+        ("data: {phases: {source: tasks, steps: 1}}", "no phase with `source: text`"),
+    ],
+)
+def test_a_config_whose_data_are_odd_is_refused_with_a_flag_as_without(text, tmp_path, data, said):
+    (tmp_path / "c.yaml").write_text(data + "\n")
+    ran = CliRunner().invoke(verbs, ["train", str(tmp_path / "c.yaml"), "--text", str(text)])
+    assert isinstance(ran.exception, UserError), ran.output
+    assert re.search(said, str(ran.exception)), ran.exception
+
+
+def test_rows_longer_than_the_model_reads_are_refused_by_the_key_that_sets_them(text, tmp_path):
+    small = "model.changes={num_hidden_layers: 1, hidden_size: 16, num_attention_heads: 2, max_position_embeddings: 40}"
+    ran = CliRunner().invoke(verbs, ["train", "--text", str(text), "--output", str(tmp_path / "x"), "--set", small])
+    assert isinstance(ran.exception, UserError), ran.output
+    assert "128 tokens long, but the model reads 40: give a smaller data.text.context (--set" in str(ran.exception)
+    assert not (tmp_path / "x" / "checkpoints").exists()
+
+
 def test_an_empty_path_is_refused():
     for flag in ("--text", "--images"):
         ran = CliRunner().invoke(verbs, ["train", flag, ""])
