@@ -20,7 +20,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import Examples, draw_examples
 from dcinterp.mechanism.objective import answer_tokens
-from dcinterp.mechanism.prompt import decoded, token_ids
+from dcinterp.mechanism.prompt import decoded, token_ids, tokens_in_text
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError, nearest
 
@@ -168,7 +168,7 @@ def _pair(bridge: Bridge, each: Any, kind: str) -> Pair | None:
                 "prompt, its answer)."
             )
         text, answer, other, its = each
-        return _of(bridge, text, answer, other, its, "own")
+        return _of(bridge, text, answer_tokens(bridge, answer), other, answer_tokens(bridge, its), "own")
     return _of_example(bridge, each, prompt or each.prompt, kind)
 
 
@@ -181,28 +181,33 @@ def _of_example(bridge: Bridge, example: Any, prompt: str, kind: str) -> Pair | 
         except NoCounterfactual:
             continue
         other = prompt.removesuffix(example.prompt) + changed.corrupt.prompt
+        # As the answers stand in the text, which in a byte-level vocabulary are other tokens than the bare words.
+        target, foil = (tokens_in_text(bridge, word) for word in (example.answer, changed.answer))
         # Two answers of the counterfactual may be right, one of them the clean one: then m says nothing.
-        if changed.unique and (
-            made := _of(bridge, prompt, example.answer, other, changed.answer, name, frozenset(example.facts))
-        ):
+        if changed.unique and (made := _of(bridge, prompt, target, other, foil, name, frozenset(example.facts))):
             return replace(made, task=example.task_id)
     return None
 
 
 def _of(
-    bridge: Bridge, prompt: Any, answer: Any, other: Any, its: Any, kind: str, facts: Hashable = None
+    bridge: Bridge,
+    prompt: Any,
+    target: Sequence[int],
+    other: Any,
+    foil: Sequence[int],
+    kind: str,
+    facts: Hashable = None,
 ) -> Pair | None:
-    """The pair of two prompts and their answers; without facts it repeats its two prompts."""
+    """The pair of two prompts and the tokens of their answers; without facts it repeats its two prompts."""
     ids, changed = token_ids(bridge, prompt), token_ids(bridge, other)
     both_prompts = (tuple(ids[0].tolist()), tuple(changed[0].tolist()))
-    target, foil = answer_tokens(bridge, answer), answer_tokens(bridge, its)
     shared = next((i for i, both in enumerate(zip(target, foil, strict=False)) if both[0] != both[1]), -1)
     if shared < 0 or ids.shape != changed.shape:
         if kind != "own":
             return None
         why = "has another length" if ids.shape != changed.shape else "has no other answer"
         raise UserError(f"The counterfactual prompt {other!r} {why}; give one with as many tokens and another answer.")
-    read = torch.tensor([target[:shared]], dtype=ids.dtype, device=ids.device)
+    read = torch.tensor([list(target[:shared])], dtype=ids.dtype, device=ids.device)
     ids, changed = (token_ids(bridge, torch.cat([x, read], 1)) for x in (ids, changed))
     text, text_other = (decoded(bridge, x[0].tolist()) for x in (ids, changed))
     return Pair(ids, changed, target[shared], foil[shared], kind, text, text_other, facts or both_prompts)

@@ -27,8 +27,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.objective import Explanation, explain, other_answer
-from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids, token_word
+from dcinterp.mechanism.objective import Explanation, answer_tokens, explain, other_answer
+from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids, token_word, tokens_in_text
 from dcinterp.mechanism.stream import Stream, layer_of, metric_of
 from dcinterp.results.result import Result
 from dcinterp.shapes import TokenIds
@@ -258,7 +258,7 @@ def read_pair(
     )
 
 
-def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str, str, str]:
+def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str, Token, Token]:
     """(counterfactual of a prompt of the tasks with as many tokens, answer to the prompt, its foil).
 
     The foil is the answer to the counterfactual; where a fact changed its place, that of who looks at the old one.
@@ -284,7 +284,15 @@ def counterfactual_of(bridge: Bridge, prompt: Prompt, change: str) -> tuple[str,
         raise UserError(
             f"{words[:1].upper()}{words[1:]}; give a prompt with as many tokens as counterfactual."
         ) from reason
-    return before + newline + made.corrupt.prompt, made.clean.answer, made.foil
+    return before + newline + made.corrupt.prompt, _in_text(bridge, made.clean.answer), _in_text(bridge, made.foil)
+
+
+def _in_text(bridge: Bridge, word: str) -> Token:
+    """An answer as it stands in the text: in a byte-level vocabulary another token than the bare word."""
+    tokens = tokens_in_text(bridge, word)
+    if list(tokens) == answer_tokens(bridge, word):
+        return word
+    return tokens[0] if len(tokens) == 1 else f" {word}"
 
 
 @torch.no_grad()

@@ -110,6 +110,30 @@ def token_word(bridge: Bridge, token: int) -> Token:
         return token
 
 
+def token_text(bridge: Bridge, token: int) -> str:
+    """A token for a table: its word (`token_word`), with the space that belongs to it, or its number if it has none."""
+    word = token_word(bridge, token)
+    if isinstance(word, str) or bridge.tokenizer is None:
+        return str(word)
+    text: str = bridge.tokenizer.decode([token])
+    return str(token) if not text.strip() or "\ufffd" in text else text
+
+
+def space_warnings(answer: str, probability: float, spaced: str, of_spaced: float) -> list[str]:
+    """That an answer with a space before it is another token, and the likelier one.
+
+    Args:
+        answer: as it was read, and its probability.
+        spaced: the same word after a space, and its probability; empty where that is the same token.
+    """
+    if not spaced or of_spaced <= probability:
+        return []
+    return [
+        f"{answer!r} and {spaced!r} are different tokens of this model, and the one with a space is more likely here "
+        f"({of_spaced:.2g}, against {probability:.2g}); write {spaced!r} if you mean it."
+    ]
+
+
 def first_token(bridge: Bridge, answer: Token) -> int:
     """The id of the first token of an answer that may take several, which is where the model has to choose.
 

@@ -32,7 +32,7 @@ from dcinterp.mechanism.circuit_pairs import Counterfactual, batches, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
 from dcinterp.mechanism.circuit_scores import Scoring, score_edges
 from dcinterp.mechanism.dataset import Examples
-from dcinterp.mechanism.prompt import token_word
+from dcinterp.mechanism.prompt import token_text
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.progress import Progress, silent
@@ -135,14 +135,14 @@ def example_table(
     run = CircuitRun(bridge)
     pairs, without = read_pairs(bridge, examples, counterfactual)
     scores = score_edges(run, pairs, Scoring(steps=steps), batch_size=batch_size, progress=progress)
-    metric, said = torch.zeros(len(pairs)), [""] * len(pairs)
+    metric, said, right = torch.zeros(len(pairs)), [""] * len(pairs), [False] * len(pairs)
     with torch.no_grad():
         for batch in batches(pairs, batch_size):
             logits, _ = run(batch.ids)
             metric[list(batch.places)] = batch.metric(logits).float().cpu()
             for place, token in zip(batch.places, logits.argmax(-1).tolist(), strict=True):
-                said[place] = str(token_word(bridge, token))
-    answers = [str(token_word(bridge, pair.target)) for pair in pairs]
+                said[place], right[place] = token_text(bridge, token), token == pairs[place].target
+    answers = [token_text(bridge, pair.target) for pair in pairs]
     heads, head_score = _main_heads(run.graph, scores)
     edges, edge_score = _main_edges(run.graph, scores)
     return ExampleTable(
@@ -151,11 +151,11 @@ def example_table(
         prompts=tuple(pair.prompt for pair in pairs),
         counterfactuals=tuple(pair.counterfactual for pair in pairs),
         answers=tuple(answers),
-        foils=tuple(str(token_word(bridge, pair.foil)) for pair in pairs),
+        foils=tuple(token_text(bridge, pair.foil) for pair in pairs),
         said=tuple(said),
         heads=heads,
         edges=edges,
-        right=torch.tensor([mine == right for mine, right in zip(said, answers, strict=True)]),
+        right=torch.tensor(right),
         logit_difference=metric,
         head_score=head_score,
         edge_score=edge_score,

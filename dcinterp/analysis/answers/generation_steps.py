@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import answer_tokens
-from dcinterp.mechanism.prompt import Prompt, Token, decoded, str_tokens, token_ids
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, space_warnings, spaced_token_id, str_tokens, token_ids
 from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -49,7 +49,8 @@ class GenerationSteps(Result):
     depths: names, the last one the output. top_ids, probability [depth, step, top]: the most likely tokens at every
     step, which top_tokens names. rank [depth, step]: of the token that was written.
     answer, expected: the answer and its tokens, if one was given; answer_probability [answer_token]: of each behind the
-    prompt and those before it.
+    prompt and those before it. spaced: an answer of one token after a space, where the vocabulary has that as another
+    token, with its probability there.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -76,6 +77,8 @@ class GenerationSteps(Result):
     rank: Int[Tensor, "depth step"]
     answer_probability: Float[Tensor, " answer_token"]
     begins: bool | None = None
+    spaced: str = ""
+    spaced_probability: float = 0.0
 
     def labels(self, axis: str) -> list[str] | None:
         return {"depth": list(self.depths), "step": list(self.written), "answer_token": list(self.expected)}.get(axis)
@@ -114,10 +117,18 @@ class GenerationSteps(Result):
         chance = f"whose {tokens} tokens together have" if tokens > 1 else "which has"
         short = self.expected[: len(self.written)] == self.written and len(self.written) < tokens and not self.stopped
         does = "begins with" if self.right else "is cut off within" if short else "does not begin with"
+        if self.spaced and self.written[:1] == (self.spaced,):
+            does = f'begins with "{self.spaced}", which is another token than'
         return (
             f'{said} That {does} the answer "{self.answer}", {chance} a probability of '
             f"{float(self.answer_probability.double().prod()):.1%}."
         )
+
+    def warnings(self) -> list[str]:
+        if not self.expected:
+            return []
+        chance = float(self.answer_probability.double().prod())
+        return space_warnings(self.expected[0], chance, self.spaced, self.spaced_probability)
 
 
 @analysis(
@@ -155,6 +166,7 @@ def generation_steps(
     ids = token_ids(bridge, prompt)
     length, ends = ids.shape[1], _ends(bridge)
     expected = answer_tokens(bridge, answer) if answer is not None else []
+    spaced = spaced_token_id(bridge, answer) if answer is not None and len(expected) == 1 else None
     # The last token is written or scored, and not read.
     room, wanted = bridge.cfg.n_ctx - length + 1, max(steps, len(expected))
     if wanted > room:
@@ -192,6 +204,8 @@ def generation_steps(
         top_tokens=token_words(bridge, stacked["top_ids"]),
         expected=str_tokens(bridge, torch.tensor([expected])) if expected else (),
         answer_probability=_teacher_forced(bridge, ids[:, :length], expected),
+        spaced=str_tokens(bridge, torch.tensor([[spaced]]))[0] if spaced is not None else "",
+        spaced_probability=float(_teacher_forced(bridge, ids[:, :length], [spaced])) if spaced is not None else 0.0,
         begins=ids[0, length:][: len(expected)].tolist() == expected if expected else None,
         **stacked,  # type: ignore[arg-type]
     )

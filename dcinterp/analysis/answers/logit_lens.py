@@ -32,7 +32,16 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import Explanation, answer_tokens, explain
-from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, str_tokens, token_ids
+from dcinterp.mechanism.prompt import (
+    Prompt,
+    Token,
+    decoded,
+    position,
+    space_warnings,
+    spaced_token_id,
+    str_tokens,
+    token_ids,
+)
 from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -78,6 +87,8 @@ class LogitLens(Result):
     logit_difference: Float[Tensor, "depth pos"]
     divergence: Float[Tensor, "depth pos"]
     unexplained: float
+    spaced: str = ""
+    spaced_probability: float = 0.0
 
     def labels(self, axis: str) -> list[str] | None:
         return {"depth": list(self.depths), "pos": list(self.tokens)}.get(axis)
@@ -111,7 +122,8 @@ class LogitLens(Result):
         return f'Read by the final norm and the unembedding, the stream puts "{target}" first {where}.'
 
     def warnings(self) -> list[str]:
-        sentences = []
+        chance = float(self.target_probability[-1, self.position])
+        sentences = space_warnings(self.target, chance, self.spaced, self.spaced_probability)
         if self.part_of:
             sentences.append(
                 f'"{self.part_of.strip()}" takes several tokens; the lens follows one of them, "{self.target.strip()}".'
@@ -167,6 +179,7 @@ def logit_lens(
     output = read_out(bridge, cache[hooks["the output"]][0])
     reference = output.log_softmax(-1)
     place = asked.positions[0]
+    spaced = spaced_token_id(bridge, target) if target is not None and not part_of else None
     right = asked.expected[0]
     wrong = asked.metric.other  # type: ignore[attr-defined]
     rows: dict[str, list[Tensor]] = {name: [] for name in LogitLens.AXES}
@@ -194,6 +207,8 @@ def logit_lens(
         foil=asked.foil,
         part_of=part_of,
         top_tokens=token_words(bridge, stacked["top_ids"]),
+        spaced=str_tokens(bridge, torch.tensor([[spaced]]))[0] if spaced is not None else "",
+        spaced_probability=float(reference[place, spaced].exp()) if spaced is not None else 0.0,
         unexplained=float((output - whole).abs().max() / whole.abs().max()),
         **stacked,  # type: ignore[arg-type]
     )

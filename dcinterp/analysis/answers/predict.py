@@ -22,7 +22,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.prompt import Prompt, Token, position, spaced_token_id, str_tokens, token_id, token_ids
+from dcinterp.mechanism.prompt import (
+    Prompt,
+    Token,
+    position,
+    space_warnings,
+    spaced_token_id,
+    str_tokens,
+    token_id,
+    token_ids,
+)
 from dcinterp.mechanism.readout import likeliest
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
@@ -65,13 +74,7 @@ class Prediction(Result):
         return list(self.top_tokens) if axis == "top" else None
 
     def warnings(self) -> list[str]:
-        if self.spaced_probability <= self.answer_probability:
-            return []
-        return [
-            f"{self.answer!r} and {self.spaced!r} are different tokens of this model, and the one with a space is more "
-            f"likely here ({self.spaced_probability:.2g}, against {self.answer_probability:.2g}); write "
-            f"{self.spaced!r} if you mean it."
-        ]
+        return space_warnings(self.answer, self.answer_probability, self.spaced, self.spaced_probability)
 
 
 @analysis(

@@ -96,7 +96,11 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
     choices: dict[Told, tuple[int, int]] = {"runner-up": (turn, runner_up)}
     contrast_name: Told
     if foil is not None:
-        contrast_name, (place, chosen) = "given", _differing(tokens, tuple(answer_tokens(bridge, foil)))
+        # Read like the answer: of an example as it stands in the text.
+        beside_it = (
+            tokens_in_text(bridge, foil) if own and isinstance(foil, str) else tuple(answer_tokens(bridge, foil))
+        )
+        contrast_name, (place, chosen) = "given", _differing(tokens, beside_it)
     else:
         if (fact := _strongest_fact(bridge, ids, tokens, example, prompt, spaced=own)) is not None:
             choices["facts"] = fact

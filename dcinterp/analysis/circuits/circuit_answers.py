@@ -34,7 +34,7 @@ from dcinterp.mechanism.circuit_pairs import Counterfactual, ranked_and_measured
 from dcinterp.mechanism.circuit_scores import FROM, Contrast
 from dcinterp.mechanism.dataset import Examples
 from dcinterp.mechanism.faithfulness import faithfulness_interval, faithfulness_of, way_warnings
-from dcinterp.mechanism.prompt import token_word
+from dcinterp.mechanism.prompt import token_text
 from dcinterp.mechanism.statistics import count_distinct, few_examples, numbered
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -189,7 +189,7 @@ def circuit_answers(
     groups = [pair.repeats for pair in live.pairs]
     seen = {*whole.top_ids[:, 0].tolist(), *found.top_ids.flatten().tolist()}
     seen |= {token for pair in live.pairs for token in (pair.target, pair.foil)}
-    word = {token: str(token_word(bridge, token)) for token in seen}
+    word = {token: token_text(bridge, token) for token in seen}
     f = faithfulness_of(found.metric[None], none.metric, whole.metric)
     ends = faithfulness_interval(found.metric[None], none.metric, whole.metric, level=level, seed=seed, groups=groups)
     return CircuitAnswers(

@@ -14,7 +14,8 @@ shares are those of `transformer_lens.patching.get_act_patch_resid_pre` (`attn_o
 It does not show which head did it (see patch_heads), nor anything that both prompts have in common. A share is of one
 place alone: shares of several need not add up, and one place may stand in for another.
 
-Identities that the tests assert: all positions of resid_pre give 1 at any layer, or 0 with noising; positions before
+Identities that the tests assert: all positions of resid_pre give 1 at any layer, or 0 with noising (where composition
+hands scores on beside the stream, as dense collaboration does, at the first layer alone); positions before
 the first token that differs give the other; all sites agree with the functions of TransformerLens.
 
     patched = dcinterp.patch_stream(model, "There are tea, meat, meat. Which is not meat? The")
@@ -30,7 +31,8 @@ from typing import ClassVar, Literal, get_args
 from jaxtyping import Float
 from torch import Tensor
 
-from dcinterp.bridge.protocol import Bridge
+from dcinterp.bridge.protocol import Bridge, stages_of
+from dcinterp.mechanism.head_maps import composer_of
 from dcinterp.mechanism.patching import Direction, PairPatching, Patch, read_pair, sweep
 from dcinterp.mechanism.prompt import Prompt, Token
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -47,7 +49,8 @@ class StreamPatching(PairPatching):
     """What one site of one layer does at one position.
 
     logit_difference, share [site, layer, pos]: as of all patching (dcinterp.mechanism.patching.PairPatching).
-    all_positions [site, layer]: the share with all positions patched together.
+    all_positions [site, layer]: the share with all positions patched together. hands_on: layers also read the composed
+    scores of the layer before.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -58,6 +61,16 @@ class StreamPatching(PairPatching):
 
     sites: tuple[Site, ...]
     all_positions: Float[Tensor, "site layer"]
+    hands_on: bool = False
+
+    def warnings(self) -> list[str]:
+        said = super().warnings()
+        if self.hands_on:
+            said.append(
+                "In this model scores also go from layer to layer beside the stream, where they stay those of the "
+                "prompt that is run: from layer 1 on a patch of the stream is a mix of both prompts."
+            )
+        return said
 
     def labels(self, axis: str) -> list[str] | None:
         names: dict[str, list[str]] = {"site": list(self.sites), "pos": self.token_pairs()}
@@ -118,4 +131,5 @@ def patch_stream(
         logit_difference=values[..., :-1].float().contiguous(),
         share=share[..., :-1].float().contiguous(),
         all_positions=share[..., -1].float().contiguous(),
+        hands_on=any(composer_of(bridge, 0, stage).HANDS_ON for stage in stages_of(bridge)),
     )

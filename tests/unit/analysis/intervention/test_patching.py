@@ -167,3 +167,11 @@ def test_a_fact_that_changes_its_place_has_a_foil(make_bridge):
     assert not any(f'not "{found.foil.strip()}"' in sentence for sentence in found.warnings())
     with pytest.raises(UserError, match="counterfactual"):
         dcinterp.patch_stream(make_bridge(), CLEAN, OTHER, 8, 11, change="nothing")
+
+
+def test_scores_that_go_beside_the_stream_are_warned_of(make_bridge):
+    prompt, other = [5, 9, 11, 3], [5, 8, 11, 3]
+    for compose, said in (("dense-collaboration", 1), ("dynamic", 0)):
+        found = dcinterp.patch_stream(make_bridge(compose=compose), prompt, other, 4, 7)
+        assert sum("beside the stream" in each for each in found.warnings()) == said
+        assert found.all_positions[0, 0] == pytest.approx(1, abs=1e-4)
