@@ -147,6 +147,7 @@ def describe(model: Any) -> Description:
             )
         folder = cached
     fields = read_config_file(folder)
+    require_next_token(folder / "config.json", fields)
     tensors = CheckpointTensors(folder)
     kind = fields.get("model_type")
     # The type of the largest tensor; norms and buffers may be stored as another.
@@ -155,7 +156,6 @@ def describe(model: Any) -> Description:
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
         return _ours(str(model), our_config(folder, fields), dtype)
-    require_next_token(folder / "config.json", fields)
     weights = [name for name in tensors if not BUFFER.search(name)]
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in weights), dtype)
 

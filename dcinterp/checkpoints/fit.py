@@ -58,7 +58,10 @@ def require_counts(path: Path, fields: Mapping[str, Any], tensors: int) -> None:
             )
 
 
-OTHER_HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+OTHER_HEADS = (
+    *("ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction", "ForSequenceClassification", "RewardModel"),
+    *("ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice"),
+)
 """Ends of the names of classes whose outputs are no logits of a next token."""
 
 

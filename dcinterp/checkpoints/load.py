@@ -145,6 +145,7 @@ def _load_folder(
         return _wrap(read_adapted(folder, device, dtype), words, name or folder.name)
     kind = read_config_file(folder).get("model_type")
     if own:
+        require_next_token(folder / "config.json", read_config_file(folder))
         require_own_kind(kind, str(folder))
     if own or kind in OURS or opens_by_default(kind):
         return _load_ours(folder, name or folder.name, device, dtype, words)
@@ -209,7 +210,8 @@ def _load_object(model: Any, device: Any, dtype: torch.dtype | None, words: Any)
         )
     require_next_token(
         f"The config of this {type(model).__name__}",
-        {name: getattr(model.config, name, None) for name in ("model_type", "is_encoder_decoder")},
+        {name: getattr(model.config, name, None) for name in ("model_type", "is_encoder_decoder")}
+        | {"architectures": [type(model).__name__]},
     )
     place = str(getattr(model.config, "name_or_path", "") or "")
     if words is None and place and Path(place).is_dir() and has_tokenizer(Path(place)):

@@ -200,11 +200,10 @@ def verdict_table(rows: Sequence[Sequence[str]], pages: str = "") -> str:
         said += (
             f" {len(again)} of them {'was' if len(again) == 1 else 'were'} asked again of other seeds{_became(again)}."
         )
-    lost = Counter(_word(row[4]) for row in rows if row[4].endswith(LOST))
-    if among := _among(lost, words):
-        said += f" Corrected for the others of their page, {among} would be open"
-        of_others = sum(row[5].endswith(LOST) for row in again)
-        said += f", and {of_others} of those of other seeds." if of_others else "."
+    lost = _among(Counter(_word(row[4]) for row in rows if row[4].endswith(LOST)), words)
+    of_others = sum(row[5].endswith(LOST) for row in again)
+    if both := [lost] * bool(lost) + [f"{of_others} of those of other seeds"] * bool(of_others):
+        said += f" Corrected for the others of their page, {', and '.join(both)} would be open."
     marked = Counter(word for word in WORDS for row in rows if row[4].startswith(f"{word} {EDGE}"))
     among = _among(marked, words)
     return f"{said} {AT_AN_EDGE} It stands behind {among}." if among else said

@@ -217,7 +217,11 @@ def read_pair(
     keeps = counterfactual is None and change == "position" and target is None
     if counterfactual is None:
         counterfactual, right, wrong = counterfactual_of(bridge, prompt, change)
-        target, foil = right if target is None else target, wrong if foil is None else foil
+        # All read alike: what a person gives, too, is an answer in this text.
+        target, foil = (
+            _in_text(bridge, given) if isinstance(given, str) else own_answer if given is None else given
+            for given, own_answer in ((target, right), (foil, wrong))
+        )
     clean, corrupted = token_ids(bridge, prompt), token_ids(bridge, counterfactual)
     if clean.shape != corrupted.shape:
         raise UserError(
@@ -229,7 +233,7 @@ def read_pair(
     place = position(at, clean.shape[1], "Position")
     own = [token_word(bridge, int(bridge(ids)[0, place].argmax())) for ids in (clean, corrupted)]
     target, foil = own[0] if target is None else target, own[1] if foil is None else foil
-    if target == foil:
+    if answer_tokens(bridge, target) == answer_tokens(bridge, foil):
         raise UserError(
             f"The answer to both prompts would be {target!r}; give a target and a foil that tell the prompts apart."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -149,10 +150,15 @@ def tokens_in_text(bridge: Bridge, answer: str) -> tuple[int, ...]:
     Raises:
         UserError: the answer is empty or has a word that the tokenizer does not know.
     """
-    ids = _encode(bridge, f" {answer.strip()}", special=False)[0]
+    ids = _encode(bridge, f" {answer.strip()}", special=False)[0].tolist()
     if not answer.strip() or len(ids) == 0:
         raise UserError("The answer is empty; give at least one word.")
-    return tuple(ids.tolist())
+    if len(ids) > 1 and not decoded(bridge, ids[:1]).strip():
+        # A space of its own, which the text has too, or one more that the tokenizer puts before every text.
+        with suppress(UserError):  # a model that lacks the word before it
+            before, whole = (_encode(bridge, text, special=False)[0].tolist() for text in ("a", f"a {answer.strip()}"))
+            ids = whole[len(before) :] if whole[: len(before)] == before and len(whole) > len(before) else ids
+    return tuple(ids)
 
 
 def word_tokens(bridge: Bridge, word: Token) -> tuple[int, ...]:

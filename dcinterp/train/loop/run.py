@@ -107,11 +107,12 @@ def train(
         make_folder(output, resume)
         lock = lock_run(output) if processes().is_main_process else nullcontext(silent)
         with lock as publish, keep_freed_memory():
-            return _train(config, output, publish, progress or silent, begin, open_start)
-    except UserError:
-        if fresh and processes().is_main_process:
-            _remove_bare(output)
-        raise
+            try:
+                return _train(config, output, publish, progress or silent, begin, open_start)
+            except UserError:
+                if fresh and processes().is_main_process:
+                    _remove_bare(output)  # while nobody else can be in it
+                raise
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if error.filename is None or not str(error.filename).startswith(str(output)):
@@ -464,10 +465,17 @@ def _save(
             if trainer.saved_tokenizer is not None:
                 trainer.saved_tokenizer.save_pretrained(aside)
 
-        # First: a run that has its model counts as finished.
-        with whole(timings_file) as aside:
-            aside.write_text(json.dumps(timings), encoding="utf-8")
-        checkpoints.write_whole(folder, write)
+        def write_model() -> None:
+            checkpoints.write_whole(folder, write)
+
+        def write_timings() -> None:
+            with whole(timings_file) as aside:
+                aside.write_text(json.dumps(timings), encoding="utf-8")
+
+        # What makes the run count as finished comes last: its model, or where a shorter one is there, how long it is.
+        lengthened = is_trained(folder)
+        for step in (write_model, write_timings) if lengthened else (write_timings, write_model):
+            step()
     accelerator.wait_for_everyone()
 
 

@@ -93,11 +93,11 @@ def test_what_does_not_continue_texts_is_refused_by_its_kind(tmp_path: Path, kin
     model = theirs(theirs.config_class(**({"vocab_size": 64, "num_layers": 1} if kind[0] == "T" else sizes)))
     model.save_pretrained(tmp_path)
     for opens in (dcinterp.load, dcinterp.describe):
-        with pytest.raises(UserError, match=r"config\.json is that of .*; give a causal language model"):
-            opens(tmp_path)
-    if kind[0] == "T":
-        with pytest.raises(UserError, match="The config of this T5ForConditionalGeneration is that of a t5"):
-            dcinterp.load(model)
+        for name in (str(tmp_path), f"own:{tmp_path}"):
+            with pytest.raises(UserError, match=r"config\.json is that of .*; give a causal language model"):
+                opens(name)
+    with pytest.raises(UserError, match=rf"The config of this {kind} is that of .*; give a causal language model"):
+        dcinterp.load(model)
 
 
 def test_a_model_that_runs_but_not_with_a_cache_is_refused() -> None:

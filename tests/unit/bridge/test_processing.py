@@ -87,9 +87,9 @@ def test_a_bias_of_the_norm_is_one_of_the_values_once_folded(
     fields = {"norm_type": "layernorm", "use_bias": False}
 
     def biased() -> DCBridge:
-        model = bridge(**fields)
+        model, draw = bridge(**fields), torch.Generator().manual_seed(0)
         for block in model.blocks:
-            torch.nn.init.normal_(block.ln1.original_component.bias, std=0.5)
+            torch.nn.init.normal_(block.ln1.original_component.bias, std=0.5, generator=draw)
         return model
 
     expected = probabilities(model := biased(), ids)
@@ -98,7 +98,7 @@ def test_a_bias_of_the_norm_is_one_of_the_values_once_folded(
     with pytest.raises(UserError, match="assumes attention that sums to 1"):
         model.enable_compatibility_mode(fold_value_biases=True)
     model.enable_compatibility_mode(disable_warnings=True)
-    torch.testing.assert_close(probabilities(model, ids), expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(probabilities(model, ids), expected, atol=1e-4, rtol=0)
     theirs = TransformerBridge.boot_transformers(str(tmp_path), dtype=torch.float32)
     with pytest.raises(UserError, match="Value biases were folded as if attention summed to 1"):
         theirs.enable_compatibility_mode(disable_warnings=True)

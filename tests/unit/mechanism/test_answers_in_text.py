@@ -12,6 +12,7 @@ from dcinterp.bridge import wrap
 from dcinterp.mechanism.dataset import draw_examples
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
+from dcinterp.support.errors import UserError
 from synthetic_tasks import vocabulary
 
 
@@ -86,3 +87,31 @@ def test_an_answer_typed_without_its_space_is_warned_of(asked):
         dcinterp.logit_lens(bridge, example.prompt, f" {example.answer}"),
     ):
         assert found.warnings() == []
+
+
+def test_an_answer_of_ones_own_is_read_like_that_of_the_task(asked):
+    bridge, example = asked
+    assert dcinterp.patch_stream(bridge, example.prompt, target=example.answer).target == f" {example.answer}"
+    foil = dcinterp.patch_stream(bridge, example.prompt).foil.strip()
+    with pytest.raises(UserError, match="The answer to both prompts would be"):
+        dcinterp.patch_stream(bridge, example.prompt, target=foil)
+
+
+def test_a_space_that_a_tokenizer_puts_before_every_text_is_no_part_of_an_answer():
+    from types import SimpleNamespace
+
+    from tokenizers import Tokenizer, decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    from dcinterp.mechanism.prompt import tokens_in_text
+
+    letters = {letter: number for number, letter in enumerate(["<unk>", "▁", *"aeilm"])}
+    words = letters | {"▁a": 7, "▁l": 8, "im": 9, "▁lim": 10, "▁lime": 11}
+    merges = [("▁", "a"), ("▁", "l"), ("i", "m"), ("▁l", "im"), ("▁lim", "e")]
+    core = Tokenizer(models.BPE(words, merges, unk_token="<unk>"))
+    core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    core.decoder = decoders.Replace("▁", " ")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>")
+    assert tokenizer("a lime")["input_ids"] == [7, 11]
+    model: Any = SimpleNamespace(tokenizer=tokenizer, cfg=SimpleNamespace(default_prepend_bos=False))
+    assert tokens_in_text(model, "lime") == (11,)
