@@ -6,6 +6,7 @@ stored, which a square one does not say, and knows what most architectures put b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
 TOKENS = 8
-"""Of the run that is compared."""
+"""Of a run that is compared."""
 LARGEST_CHANGE, LARGEST_OF_HALF = 1e-3, 0.1
 """Of log-probabilities, as a share of their size, in float32 and in half precision, in which folded weights round."""
+
+
+def short_prompt(vocabulary: int, context: int | None) -> TokenIds:
+    """A few tokens [1, pos] that every model of this vocabulary and context reads."""
+    return torch.arange(1, min(TOKENS, context or TOKENS) + 1)[None] % vocabulary
+
+
+def share_off(found: Tensor, expected: Tensor) -> float:
+    """How far numbers are from others, as a share of the size of these; infinite where their shapes differ."""
+    if found.shape != expected.shape:
+        return math.inf
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-9))
 
 
 @contextmanager
@@ -32,7 +46,7 @@ def same_predictions(bridge: Any) -> Iterator[None]:
     yield
     if before is None or (after := _log_probabilities(bridge)) is None:
         return
-    off = float((after - before).norm() / before.norm().clamp(min=1e-9))
+    off = share_off(after, before)
     half = next(bridge.original_model.parameters()).dtype.itemsize < torch.float32.itemsize
     if not off <= (LARGEST_OF_HALF if half else LARGEST_CHANGE):
         raise UserError(
@@ -56,7 +70,7 @@ def _log_probabilities(bridge: Any) -> Tensor | None:
     if parameter.is_meta:  # nothing is computed there
         return None
     try:
-        ids = torch.arange(1, min(TOKENS, bridge.cfg.n_ctx or TOKENS) + 1)[None] % bridge.cfg.d_vocab
+        ids = short_prompt(bridge.cfg.d_vocab, bridge.cfg.n_ctx)
         with torch.no_grad():
             found: Tensor = bridge(ids.to(parameter.device)).double().log_softmax(-1).cpu()
     except Exception:  # of as many classes as there are kinds of models

@@ -26,6 +26,7 @@ from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.dcbridge import DCBridge
 from dcinterp.bridge.foreign import guarded
 from dcinterp.bridge.hook_points import take_edits_in_place
+from dcinterp.bridge.processing import share_off, short_prompt
 from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
@@ -113,8 +114,6 @@ class _Complete:
         return model
 
 
-PROBED = 8
-"""Tokens."""
 LARGEST_ERROR, LARGEST_OF_HALF = 1e-3, 0.02
 """The share of the size of all logits that those of a bridge may be off, in float32 and in half precision."""
 
@@ -123,8 +122,7 @@ def _probe(model: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(token ids, logits of the model itself), both on the CPU; None of a model that does not read token ids alone."""
     try:
         config = model.config.get_text_config()
-        length = min(PROBED, getattr(config, "max_position_embeddings", None) or PROBED)
-        ids = torch.arange(1, length + 1)[None] % config.vocab_size
+        ids = short_prompt(config.vocab_size, getattr(config, "max_position_embeddings", None))
         with torch.no_grad():
             logits = model.eval()(input_ids=ids.to(next(model.parameters()).device)).logits.float().cpu()
         return (ids, logits) if bool(logits.isfinite().all()) else None
@@ -149,7 +147,7 @@ def _require_same(bridge: Any, probe: tuple[torch.Tensor, torch.Tensor] | None, 
             there = bridge.run_with_cache(ids.to(parameter.device))[0].float().cpu()
     except Exception as error:  # as above
         raise UserError(f"TransformerLens does not run {name}, though transformers does: {reason(error)}.") from error
-    off = float((there - own).norm() / own.norm().clamp(min=1e-9)) if there.shape == own.shape else float("inf")
+    off = share_off(there, own)
     if not off <= (LARGEST_ERROR if parameter.dtype == torch.float32 else LARGEST_OF_HALF):
         raise UserError(
             f"The logits of TransformerLens's bridge are not those of {name} (off by {off:.2g} of their size): it "

@@ -143,9 +143,10 @@ def _load_folder(
         own_words = next((each for each in (folder, base_of(folder)) if has_tokenizer(each)), None)
         words = words if words is not None or own_words is None else read_tokenizer(own_words)
         return _wrap(read_adapted(folder, device, dtype), words, name or folder.name)
-    kind = read_config_file(folder).get("model_type")
+    fields = read_config_file(folder)
+    kind = fields.get("model_type")
+    require_next_token(folder / "config.json", fields)
     if own:
-        require_next_token(folder / "config.json", read_config_file(folder))
         require_own_kind(kind, str(folder))
     if own or kind in OURS or opens_by_default(kind):
         return _load_ours(folder, name or folder.name, device, dtype, words)
@@ -165,7 +166,6 @@ def _load_foreign(folder: Path, kind: str, device: Any, dtype: torch.dtype | Non
     from dcinterp.bridge import boot, wrap_foreign
 
     require_no_code(folder)
-    require_next_token(folder / "config.json", read_config_file(folder))
     require_counts(folder / "config.json", read_config_file(folder), count_tensors(folder))
     try:
         if words is None and not has_tokenizer(folder):

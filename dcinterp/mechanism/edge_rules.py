@@ -19,7 +19,7 @@ How well each predicts is measured by `dcinterp.edge_benchmark`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -104,36 +104,39 @@ class Resoftmaxed:
 
     def edges(self, state: EdgeState, other: EdgeState | None = None) -> BySource:
         out = state.attention.new_zeros(len(NAMES), *state.base.shape, self.scores.shape[-1])
-        others = {} if other is None else {(branch, f): (to, part) for branch, f, to, part in edge_parts(other)}
-
-        def taken_away() -> Iterator[tuple[int, int, slice, Tensor]]:
-            for branch, f, to, part in edge_parts(state):
-                yield branch, f, to, part - others.pop((branch, f), (to, 0))[1]
-            for (branch, f), (to, part) in others.items():  # of the other prompt alone
-                yield branch, f, to, -part
-
-        for branch, f, to, part in taken_away():
+        mine, others = (
+            (((branch, f, to.start, to.stop), part) for branch, f, to, part in (edge_parts(of) if of else ()))
+            for of in (state, other)
+        )
+        for (branch, f, *ends), part in _minus(mine, others):
+            to = slice(*ends)
             moved = self.attention[to] - (self.scores[to] - part).softmax(-1)
             out[branch, f, to] = (moved * self.centred[to]).sum(1)
         return out
 
     def beyond(self, state: EdgeState, other: EdgeState | None = None) -> Beyond:
         out = state.attention.new_zeros(*state.base.shape, len(beyond_names(state)))
-        others = {} if other is None else {(place, f): part for place, f, part in beyond_parts(other)}
-
-        def taken_away() -> Iterator[tuple[int, int, Tensor]]:
-            for place, f, part in beyond_parts(state):
-                yield place, f, part - others.pop((place, f), 0)
-            for (place, f), part in others.items():
-                yield place, f, -part
-
-        for place, f, part in taken_away():
+        mine, others = (
+            (((place, f), part) for place, f, part in (beyond_parts(of) if of else ())) for of in (state, other)
+        )
+        for (place, f), part in _minus(mine, others):
             moved = self.attention - (self.scores - part).softmax(-1)
             out[f, :, place] = (moved * self.g).sum((1, 2))
         return out
 
     def effect(self, moved: Float[Tensor, "unit ..."]) -> Float[Tensor, " unit"]:
         return einsum("uhts,hts->u", self.attention - (self.scores - moved).softmax(-1), self.g)
+
+
+def _minus(
+    mine: Iterable[tuple[tuple[int, ...], Tensor]], others: Iterable[tuple[tuple[int, ...], Tensor]]
+) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """Parts of one prompt minus those of another, by their places; a part that one of them lacks is zero there."""
+    left = dict(others)
+    for place, part in mine:
+        yield place, part - left.pop(place, 0)
+    for place, part in left.items():
+        yield place, -part
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,11 @@ def generation_steps(
             f"The prompt is {length} tokens long and this model's context {bridge.cfg.n_ctx}, so {room} more can be "
             f"written or scored and not {wanted}; shorten the prompt, or give fewer steps."
         )
+    first = torch.zeros(0)
     for step in range(steps):
-        following = bridge(ids)[:, -1:].argmax(-1)
+        logits = bridge(ids)[:, -1:]
+        first = logits[0, -1].float().softmax(-1).cpu() if step == 0 else first
+        following = logits.argmax(-1)
         ids = torch.cat([ids, following], 1)
         progress(step + 1, steps, "writing")
         if int(following) in ends:
@@ -205,7 +208,7 @@ def generation_steps(
         expected=str_tokens(bridge, torch.tensor([expected])) if expected else (),
         answer_probability=_teacher_forced(bridge, ids[:, :length], expected),
         spaced=str_tokens(bridge, torch.tensor([[spaced]]))[0] if spaced is not None else "",
-        spaced_probability=float(_teacher_forced(bridge, ids[:, :length], [spaced])) if spaced is not None else 0.0,
+        spaced_probability=float(first[spaced]) if spaced is not None else 0.0,
         begins=ids[0, length:][: len(expected)].tolist() == expected if expected else None,
         **stacked,  # type: ignore[arg-type]
     )

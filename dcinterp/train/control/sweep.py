@@ -280,14 +280,9 @@ def is_finished(run: SweepRun) -> bool:
     folder = Path(run.config.output)
     if not is_trained(folder / "model") or not (folder / "config.yaml").is_file():
         return False
-    planned, saved = _beside_saved(run)
-    return planned == saved and trained_steps(folder) in (None, _saved(run).steps)
-
-
-def _beside_saved(run: SweepRun) -> tuple[TrainConfig, TrainConfig]:
-    """The config of a run and the one in its folder, without what a run settles for itself."""
-    planned, saved = (_without_place(config) for config in (run.config, _saved(run)))
-    return planned, saved
+    saved = _saved(run)
+    same = _without_place(run.config) == _without_place(saved)
+    return same and trained_steps(folder) in (None, saved.steps)
 
 
 def _saved(run: SweepRun) -> TrainConfig:
