@@ -67,6 +67,12 @@ CHANGES = {
 RELATION, QUESTION, SOURCE = CHANGES
 ROUTE, OTHER, MIXED, BETWEEN = "all -> weights", "all -> queries", "mixed heads", "between heads"
 
+AGAIN = """The rules of these seeds, and what was found and asked before them, are in protocol.md, *With other
+seeds*. It is of more and less: what else the relation goes by, such as the MLPs, is in the tables. Nothing is said
+of why a task left out is answered or is not.
+
+    python experiments/recombination_tasks/circuits.py{options}"""
+
 TEXT = """## By which ways the models answer
 
 {why}
@@ -142,10 +148,14 @@ def changes_of(part: str) -> list[str]:
     return [RELATION if part == ORDINALS else QUESTION, SOURCE]
 
 
-def settings(experiment: Experiment) -> tuple[str, list[str], list[str]]:
-    """Why it is asked of an experiment, as Markdown; of which parts; and the arms whose tables are shown."""
+def settings(experiment: Experiment, options: str = "") -> tuple[str, list[str], list[str]]:
+    """Why it is asked of an experiment, as Markdown; of which parts; and the arms whose tables are shown.
+
+    options: of the command, where it is asked of other seeds than the first; `why` is about those.
+    """
     found = read_tree(experiment.folder / SETTINGS)
-    return found["why"], found["parts"], found.get("arms", [COMPOSED, next(iter(experiment.arms))])
+    why = AGAIN.format(options=options) if experiment.is_repetition else found["why"]
+    return why, found["parts"], found.get("arms", [COMPOSED, next(iter(experiment.arms))])
 
 
 def measure(experiment: Experiment, _arm: str, model: Path, solved: pd.Series) -> list[dict[str, Any]]:
@@ -196,9 +206,9 @@ def means(rows: pd.DataFrame, arm: str) -> str:
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
     """The answer and the tables of the arms that are shown, as Markdown.
 
-    options: of the command, which circuits.yaml names.
+    options: of the command, which circuits.yaml names where the seeds are the first ones.
     """
-    why, parts, arms = settings(experiment)
+    why, parts, arms = settings(experiment, options)
     able, told, of = without_void_ways(with_shares(rows)), [], {}
     for arm in arms:
         shares = able[able["arm"] == arm]

@@ -43,6 +43,16 @@ def test_the_words_on_the_tasks_are_those_of_the_tables(name, asked):
     assert (folder / module.TEXT_FILE).read_text(encoding="utf-8") == module.summary(rows, experiment, **options)
 
 
+def test_other_seeds_have_no_words_on_the_first_above_their_ways():
+    module, folder = script("recombination_tasks", "circuits"), FOLDER / "recombination_tasks_two_heads"
+    rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
+    option = " --folder there --table there/replication.csv"
+    text = module.summary(rows, replace(experiment, table=folder / "replication.csv"), option)
+    assert "circuits.py --folder there --table there/replication.csv\n" in text
+    assert "protocol.md, *With other seeds*" in text
+    assert "seeds 90 and 97" not in text
+
+
 def test_seeds_in_which_no_arm_learnt_the_tasks_make_no_row():
     module, folder = script("recombination_tasks", "by_combination"), FOLDER / "recombination_tasks"
     rows, experiment = pd.read_csv(folder / module.TABLE), read_experiment(folder)
