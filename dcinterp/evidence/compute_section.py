@@ -12,7 +12,7 @@ import pandas as pd
 from dcinterp.analysis.training.compare_arms import arms_of
 from dcinterp.analysis.training.scaling_fit import ScalingFit
 from dcinterp.evidence.intervals import interval_text
-from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_text, multiplier_verdict
+from dcinterp.evidence.multiplier import fit_of, found_fit, multiplier_brackets, multiplier_text, multiplier_verdict
 from dcinterp.evidence.verdict_words import REFUTED, SUPPORTED
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.text import markdown_table
@@ -112,7 +112,7 @@ def _wider(experiment: Experiment, fits: Sequence[ScalingFit]) -> str:
     ends = [
         [math.exp(end) for end in bootstrap_interval(np.log(each.by_seed), resamples=experiment.draws)] for each in fits
     ]
-    lines, pieces = (f"[{low:.2f}, {high:.2f}]" for low, high in ends)
+    lines, pieces = (multiplier_brackets(low, high) for low, high in ends)
     beyond = all(high < 1 for _, high in ends) or all(low > 1 for low, _ in ends)
     decided = multiplier_verdict(experiment).word in (SUPPORTED, REFUTED)
     return (

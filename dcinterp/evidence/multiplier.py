@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import SupportsFloat
+
 import numpy as np
 
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit, student_interval
@@ -102,9 +104,17 @@ def _planned(experiment: Experiment) -> int:
 
 def multiplier_text(fit: ScalingFit, at: int) -> str:
     """The multiplier at one of the fit's losses, with its interval."""
-    return (
-        f"{float(fit.multiplier[at]):.2f} [{float(fit.multiplier_low[at]):.2f}, {float(fit.multiplier_high[at]):.2f}]"
-    )
+    return f"{float(fit.multiplier[at]):.2f} {multiplier_brackets(fit.multiplier_low[at], fit.multiplier_high[at])}"
+
+
+def multiplier_brackets(low: SupportsFloat, high: SupportsFloat) -> str:
+    """The ends of a multiplier's interval, with more decimals where two would not tell on which side of 1 it is."""
+    return f"[{_beside_one(float(low))}, {_beside_one(float(high))}]"
+
+
+def _beside_one(number: float) -> str:
+    texts = [f"{number:.{decimals}f}" for decimals in range(2, 6)]
+    return next((text for text in texts if float(text) != 1), texts[0])
 
 
 def _costlier_at_an_edge(experiment: Experiment, multiplier: Multiplier, side: int) -> list[str]:

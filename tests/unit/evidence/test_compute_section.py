@@ -12,7 +12,7 @@ import yaml
 
 import dcinterp
 from dcinterp.evidence.compute_section import _residuals, compute_section
-from dcinterp.evidence.multiplier import fit_of
+from dcinterp.evidence.multiplier import fit_of, multiplier_brackets
 from dcinterp.evidence.page import page_of
 from dcinterp.evidence.verdicts import verdict_lines
 from dcinterp.support.errors import UserError
@@ -325,3 +325,16 @@ def test_the_families_of_a_size_are_held_against_each_other(planted: Callable[..
     extra["name"] = [experiment.run(FINAL, "plain 32", {}, int(seed)).name for seed in extra["recipe.seed"]]
     pd.concat([runs, extra]).to_csv(experiment.table, index=False)
     assert "At equal text" not in compute_section(experiment, "picture.svg")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.7, 0.98, "[0.70, 0.98]"),
+        (0.8, 0.9991, "[0.80, 0.999]"),
+        (0.9996, 1.2, "[0.9996, 1.20]"),
+        (1.0, 1.0, "[1.00, 1.00]"),
+    ],
+)
+def test_an_end_beside_one_tells_its_side(low, high, said):
+    assert multiplier_brackets(low, high) == said
