@@ -15,6 +15,7 @@ from dcinterp.analysis.training.edge_starts import CURVES
 from dcinterp.evidence.compute_section import TITLE as COMPUTE_TITLE
 from dcinterp.evidence.compute_section import compute_section
 from dcinterp.evidence.intervals import difference_text, interval_text
+from dcinterp.evidence.made_with import made_with_line
 from dcinterp.evidence.verdict_words import LEVEL
 from dcinterp.evidence.verdicts import comparison, comparisons, replication, verdict_lines
 from dcinterp.support.text import markdown_table
@@ -146,7 +147,7 @@ def page_of(experiment: Experiment, picture: str) -> str:
     text += f"## {_capital(primary.meaning)}\n\n![A point for every seed, and the mean of each arm]({picture})\n\n"
     which = f"Seed{'s' * (len(primary.seeds) != 1)} {_ranges(primary.seeds)}"
     text += f"{which}. {HOW}{SHARES.format(at=experiment.solved_at) if primary.share else ''}"
-    text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n"
+    text += f"{SIZES}\n\n{table_of(primary, experiment.solved_at)}\n{_paragraph(made_with_line(experiment))}"
     text += compute_section(experiment, compute_picture(picture))
     for each in found[1:]:
         text += f"\n## {_capital(each.meaning)}\n\n{table_of(each, experiment.solved_at)}\n"
@@ -288,7 +289,8 @@ def _with_other_seeds(experiment: Experiment) -> str:
             f"{_capital(each.meaning)}:\n\n{table_of(each, again.solved_at)}" for each in found if each.measure in asked
         ),
     )
-    return text + _among_solved(again, found[0], "###")
+    made = _paragraph(made_with_line(again, first=experiment))
+    return text + made + _among_solved(again, found[0], "###")
 
 
 def _among_solved(experiment: Experiment, primary: ArmComparison, heading: str = "##") -> str:
@@ -322,6 +324,10 @@ def _number(value: object, form: str) -> str:
 
 def _section(title: str, sentences: Sequence[str]) -> str:
     return f"## {title}\n\n" + "\n".join(f"- {each}" for each in sentences) + "\n\n" if sentences else ""
+
+
+def _paragraph(text: str) -> str:
+    return f"\n{text}\n" if text else ""
 
 
 def _ranges(seeds: Sequence[int]) -> str:

@@ -29,6 +29,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.train.config.recipe import own_folders
 from dcinterp.train.control.seeds import parse_seeds
 from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, read_results
+from dcinterp.train.loop.metrics_file import MADE_WITH
 
 SEEDED = ("recipe.seed", "data.seed")
 REPLICATION = "replication.csv"
@@ -424,7 +425,7 @@ def read_table(experiment: Experiment) -> pd.DataFrame:
     if not experiment.table.is_file():
         return pd.DataFrame(columns=needed)
     # Names such as 1 or None, and digests such as 38e177, are text.
-    text = dict.fromkeys(("stage", "arm", "name", "status", "family", "digest"), str)
+    text = dict.fromkeys(("stage", "arm", "name", "status", "family", "digest", *MADE_WITH), str)
     give = "give a table of `dcinterp experiment run`"
     table = read_results(experiment.table, needed, give, dtype=text, keep_default_na=False, na_values=[""])
     experiment.require_rows(table)

@@ -61,7 +61,7 @@ from dcinterp.train.control.engines import (
 from dcinterp.train.control.resume import check_resumable
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
-from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, read_records, trained_steps
+from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, made_with, read_records, trained_steps
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
 TABLE = "results.csv"
@@ -228,7 +228,8 @@ def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFram
     Columns: name, status ("done", "failed", "stopped" or "waiting"), message, the swept keys, family (of the preset;
     empty where a run starts from a model), parameters, steps, tokens, flops (of training, by the formula of
     `training_flops`), loss (mean of the last tenth of the lines),
-    what was measured on held-out documents, and seconds.
+    what was measured on held-out documents, seconds, and what it was made with: data_digest (of the text or images, not
+    of documents that are made), torch, device, and commit (of this repository, where it is known).
     """
     rows = [_row(run, (failures or {}).get(run.name, "")) for run in sweep.runs]
     table = pd.DataFrame(rows)
@@ -577,7 +578,7 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
             row |= _size(run, folder, row["tokens"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             row["message"] = f"its size cannot be read ({error})"
-    return row
+    return row | made_with(read_records(folder / "history.jsonl")[0])
 
 
 def _of_another(run: SweepRun) -> str:

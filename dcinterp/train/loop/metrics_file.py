@@ -10,6 +10,9 @@ from typing import Any
 
 from dcinterp.support.errors import UserError
 
+MADE_WITH = ("data_digest", "torch", "device", "commit")
+"""What a table of runs has of each, besides its settings and measurements (`made_with`)."""
+
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Every measurement of a run, in order; a last line that is being written is left for the next time.
@@ -82,6 +85,17 @@ def accuracy_column(examples: int | str, part: str) -> str:
 def data_digest(starts: Sequence[dict[str, Any]]) -> str:
     """The hash of the data that a run read when it was last started, by its history; empty for what is generated."""
     return str(starts[-1].get("material", "")) if starts else ""  # a key that is older than the name
+
+
+def made_with(starts: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """What a run read and was trained with, by its history: digest of the data, PyTorch, device, commit of the code.
+
+    Of starts that differ, as of a run that went on elsewhere, each is named, in order. Without what none of them says.
+    """
+    found = {"data_digest": data_digest(starts)}
+    for key in MADE_WITH[1:]:
+        found[key] = " ".join(dict.fromkeys(str(start[key]) for start in starts if start.get(key)))
+    return {key: said for key, said in found.items() if said}
 
 
 def parse_record(line: str, needed: tuple[str, ...]) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.memory import keep_freed_memory
 from dcinterp.support.progress import Progress, silent, without_bars
+from dcinterp.support.source_commit import source_commit
 from dcinterp.support.whole_files import whole
 from dcinterp.train.config.recipe import (
     TrainConfig,
@@ -416,6 +417,8 @@ def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str 
         processes=processes().num_processes,
         torch=torch.__version__,
         transformers=transformers.__version__,
+        device=str(processes().device),
+        commit=source_commit(),
     )
     write_config(config, saved)
     return str(found) if found is not None else None

@@ -36,6 +36,7 @@ from dcinterp.model.build import build_model
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled, Progress, silent
+from dcinterp.support.source_commit import source_commit
 from dcinterp.train.config.recipe import TrainConfig, read_config, require_ranges, write_config
 from dcinterp.train.control.resume import differences, record
 from dcinterp.train.control.run_lock import lock_run
@@ -222,6 +223,7 @@ class Stack:
                 transformers=transformers.__version__,
                 stacked=len(self.runs),
                 device=str(self.device),
+                commit=source_commit(),
             )
             write_config(run.config, run.output / "config.yaml")
         batches = [open_made(Batches(run.config.data, run.data_source), documents) for run in self.runs]

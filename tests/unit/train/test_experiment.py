@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ import dcinterp
 from dcinterp.cli import verbs
 from dcinterp.evidence.page import page_of
 from dcinterp.support.errors import UserError
+from dcinterp.support.source_commit import source_commit
 from dcinterp.train.config.recipe import read_config
 from dcinterp.train.control import experiment as experiment_module
 from dcinterp.train.control import run_experiment as runner
@@ -28,6 +30,7 @@ from dcinterp.train.control.run_experiment import run_experiment
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.seeds import parse_seeds, seeds_text
 from dcinterp.train.loop.run import train
+from dcinterp.train.loop.trainer import processes
 
 TREE = {
     "config": {
@@ -89,6 +92,10 @@ def test_every_arm_is_tuned_alike_and_nothing_runs_twice(folder, launched):
         best = searched.loc[searched["loss"].idxmin(), "recipe.learning_rate"]
         assert final[final["arm"] == arm]["recipe.learning_rate"].tolist() == [best]
     assert final["accuracy 1 held-out"].between(0, 1).all()
+    assert set(table["torch"]) == {torch.__version__}
+    assert set(table["device"]) == {str(processes().device)}
+    assert set(table["commit"].fillna("")) == {source_commit()}
+    assert "data_digest" not in table, "of documents that are made there is none"
     found = dcinterp.compare_arms(str(folder))
     assert found.arms == ("plain", "talking heads")
     launched.clear()
