@@ -367,6 +367,17 @@ def test_warnings_say_what_to_know(model):
     assert intervene(model, PROMPT, "head 1.2 zero").warnings() == []
 
 
+def test_prompts_that_no_line_takes_a_value_from_are_said(model):
+    both = {"counterfactual": OTHER, "reference": [PROMPT, OTHER]}
+    assert intervene(model, PROMPT, "head 1.2 zero", **both).warnings() == [
+        "The counterfactual that was given is not used: no line is of the kind counterfactual.",
+        "The reference that was given is not used: no line is of the kind mean or resample or resample-token.",
+    ]
+    used = intervene(model, PROMPT, "head 1.2 mean; head 1.3 counterfactual", **both)
+    assert used.unused == ()
+    assert not any("not used" in warning for warning in used.warnings())
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     part=st.sampled_from(["head", "branch", "edge", "weight"]),

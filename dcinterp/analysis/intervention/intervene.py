@@ -65,6 +65,7 @@ class InterventionEffect(Result):
     None where there is none. reference: the set of reference prompts in text form, "given" for a list of prompts.
     unmatched: share of resampled positions for which no reference prompt has the same position (or token).
     right_before: the untouched model gives the target, token by token; None in what earlier versions saved.
+    unused: arguments that were given, and that no line takes a value from.
     """
 
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -102,6 +103,7 @@ class InterventionEffect(Result):
     reference: str | None = None
     unmatched: float = 0.0
     right_before: bool | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def effect(self) -> float:
@@ -160,6 +162,9 @@ class InterventionEffect(Result):
             sentences.append(
                 "The intervention changes no logit here: the part already has this value, or does not reach the answer."
             )
+        for name in self.unused:
+            kinds = [name] if name == "counterfactual" else [each for each in ABLATIONS if takes_reference([each])]
+            sentences.append(f"The {name} that was given is not used: no line is of the kind {' or '.join(kinds)}.")
         sentences += unmatched_warnings(self.unmatched) + reference_warnings(self.reference)
         if self.effect_of_zero is not None and round(self.effect, 2) * round(self.effect_of_zero, 2) < 0:
             sentences.append(
@@ -225,10 +230,16 @@ def intervene(
     length = explanation.ids.shape[1]
     changes = [_counted_in_prompt(one, length - explanation.read) for one in read_interventions(interventions)]
     units = [each for one in changes for each in checked(bridge, one, length)]
-    if counterfactual is not None and any(one.kind == "counterfactual" for one in units):
-        counterfactual = explanation.baseline(bridge, counterfactual, "counterfactual")
+    unused = []
+    if counterfactual is not None:
+        if any(one.kind == "counterfactual" for one in units):
+            counterfactual = explanation.baseline(bridge, counterfactual, "counterfactual")
+        else:
+            unused.append("counterfactual")
     among = None
-    if takes_reference(one.kind for one in units):
+    if not takes_reference(one.kind for one in units):
+        unused += ["reference"] * (reference is not None)
+    else:
         reference = default_reference(bridge, prompt) if reference is None else reference
         among = prompts(bridge, reference)
     values = references(
@@ -278,6 +289,7 @@ def intervene(
         answer_at_zero=None if at_zero is None else explanation.answer(bridge, at_zero),
         reference=None if among is None else reference if isinstance(reference, str) else "given",
         unmatched=values.most_unmatched,
+        unused=tuple(unused),
     )
 
 
