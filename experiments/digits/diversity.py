@@ -34,7 +34,7 @@ PRODUCTS = ("qk", "ov")
 TEXT = """## How diverse the heads are
 
 The effective rank of a layer's joined QK and OV products, mean over layers, in the last weights of {seeds} seeds:
-how many directions the heads of a layer use ([Head diversity](../analyses/head-diversity.md)). The paper does not say
+how many directions the heads of a layer use (the analysis `head_diversity`). The paper does not say
 along which axis it joins the heads, so both are here, and a difference counts only where both have it. *Random* is the
 same number for weights that learnt nothing; brackets are 95 % intervals over seeds, each by itself. Written by
 
