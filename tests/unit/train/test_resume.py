@@ -101,6 +101,7 @@ def test_runs_of_two_texts_under_one_name_are_not_one_table(tmp_path):
         require_same_text(run("c", "2"), read)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_folder_that_a_sweep_does_not_name_is_not_compared(tmp_path):
     """Of an earlier sweep, say, whose text has changed since."""
     text = tmp_path / "text.txt"

@@ -249,6 +249,7 @@ def test_a_checkpoint_that_was_cut_short_is_named_and_its_runs_start_again(
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals a group of processes")
+@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_stops_at_a_checkpoint_whatever_the_workers_do(tmp_path: Path) -> None:
     long = [{"source": "pairs", "steps": 5000, "batch_size": 4}]
     configs = three(long, tmp_path)[:2]
@@ -353,6 +354,7 @@ def test_runs_that_differ_in_more_than_seeds_and_rates_are_stacks_of_their_own(t
     assert found == [["none,seed=1", "none,seed=2"], ["dynamic,seed=1", "dynamic,seed=2"]]
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) -> None:
     planned, alone = (sweep(tmp_path / name, ("dynamic",)) for name in ("stacked", "alone"))
     found = run_sweep(planned, engine="stacked:cpu")
@@ -366,6 +368,7 @@ def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) ->
     assert found["loss"].tolist() == pytest.approx(wanted["loss"].tolist(), rel=1e-4)
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_shared_documents_are_there_until_the_stacks_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

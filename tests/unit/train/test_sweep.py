@@ -148,6 +148,7 @@ def test_flops_of_images_are_those_counted_on_the_model():
         assert counted.total == pytest.approx(formula, rel=0.03), preset
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_the_table_has_no_numbers_of_another_config(tmp_path):
     text = f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a, recipe.learning_rate: %s}}]\n"
     run_sweep(read_sweep(write(tmp_path, text % 0.001)))
@@ -285,6 +286,7 @@ def test_a_stopped_run_keeps_its_numbers_where_a_resume_would_take_the_change(tm
     assert "'gone'" in results(read_sweep(write(tmp_path, text % "")))["message"][0]
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_a_sweep_whose_folder_was_moved_goes_on(tmp_path):
     text = f"output: %s\n{BASE}runs: [{{name: a}}]\n"
     run_sweep(read_sweep(write(tmp_path, text % (tmp_path / "out"))))
