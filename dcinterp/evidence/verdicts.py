@@ -404,6 +404,12 @@ def family_level(tests: int) -> float:
     return 1 - error_of(tests)
 
 
+def level_of_family(experiment: Experiment) -> float:
+    """Of an interval when all hypotheses are one family; of other seeds, that of the file where it is higher."""
+    level = family_level(len(experiment.hypotheses))
+    return level if experiment.has_own_table else max(level, *(each.again for each in experiment.hypotheses))
+
+
 def side_of_zero(low: float, high: float) -> int:
     """On which side of zero an interval lies: 1 above, -1 below, 0 where it includes zero, has no width, or is none."""
     return 0 if without_width(low, high) else (low > 0) - (high < 0)

@@ -20,7 +20,7 @@ from dcinterp.analysis.answers.task_accuracy import task_accuracy
 from dcinterp.checkpoints.load import load
 from dcinterp.evidence.intervals import mean_and_range
 from dcinterp.evidence.script import run_script
-from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_measured, trained_models
+from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_measured, trained_models, with_all_arms
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, reported_runs
 from dcinterp.train.data.task_choice import held_out_tasks
@@ -71,10 +71,11 @@ def measure(experiment: Experiment, _arm: str, model: Path) -> list[dict[str, An
 
 
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
-    """Means of the arms for each combination and for the two kinds of tasks, as Markdown.
+    """Means of the arms for each combination and for the two kinds of tasks, over seeds with all arms, as Markdown.
 
     options: of the command that makes it again.
     """
+    rows = with_all_arms(rows, experiment)
     who = rows["combination"].str.split(":").str[0].isin(FINDING)
     groups = {name: rows["combination"] == name for name in experiment.config["data"]["holdout"]}
     least = reported_runs(experiment).groupby("recipe.seed")[experiment.solved_by].min()

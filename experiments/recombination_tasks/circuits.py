@@ -68,8 +68,7 @@ RELATION, QUESTION, SOURCE = CHANGES
 ROUTE, OTHER, MIXED, BETWEEN = "all -> weights", "all -> queries", "mixed heads", "between heads"
 
 AGAIN = """The rules of these seeds, and what was found and asked before them, are in protocol.md, *With other
-seeds*. It is of more and less: what else the relation goes by, such as the MLPs, is in the tables. Nothing is said
-of why a task left out is answered or is not.
+seeds*. It is of more and less. Nothing is said of why a task left out is answered or is not.
 
     python experiments/recombination_tasks/circuits.py{options}"""
 

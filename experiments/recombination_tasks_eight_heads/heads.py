@@ -15,7 +15,7 @@ from dcinterp.evidence.intervals import difference_text, one_by_one
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import print_text
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment
+from dcinterp.train.control.experiment import REPLICATION, Experiment
 from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
@@ -30,11 +30,21 @@ many parameters and FLOPs as {arm} of its number of heads, or more. *learnt* are
 the tasks seen in training. The rows are three experiments, with other seeds, widths of heads and baselines, and how
 well models learnt the tasks differs more between them than {arm} does from *{baseline}*: nothing is pooled, and a
 change down a column says nothing of the number of heads. Two and four heads were known when eight were asked.
-
+{again}
     python experiments/{folder}/heads.py
 
 {table}
 """
+
+
+AGAIN = "Other seeds of {heads} heads are not in the table; they are on {whose} ({names}, *With other seeds*).\n"
+
+
+def again_of() -> str:
+    """Where other seeds stand, of the numbers of heads that have some."""
+    there = {heads: name for heads, name in EXPERIMENTS.items() if (HERE.parent / name / REPLICATION).is_file()}
+    names, whose = ", ".join(f"`{name}`" for name in there.values()), "a page each" if len(there) > 1 else "their page"
+    return AGAIN.format(heads=" and ".join(map(str, there)), whose=whose, names=names) if there else ""
 
 
 def row_of(heads: int, experiment: Experiment) -> list[str]:
@@ -58,7 +68,7 @@ def summary() -> str:
     for kind in ("never seen", "seen"):
         head += [f"{BASELINE}, tasks {kind}", f"{ARM} minus it"]
     rows = [row_of(heads, read_experiment(HERE.parent / name)) for heads, name in EXPERIMENTS.items()]
-    return TEXT.format(arm=ARM, baseline=BASELINE, folder=HERE.name, table=markdown_table(head, rows))
+    return TEXT.format(arm=ARM, baseline=BASELINE, folder=HERE.name, again=again_of(), table=markdown_table(head, rows))
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from dcinterp.evidence.trained_models import (
     trained_models,
     with_all_arms,
 )
-from dcinterp.evidence.verdicts import family_level
+from dcinterp.evidence.verdicts import level_of_family
 from dcinterp.mechanism.statistics import bootstrap_interval
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
@@ -79,7 +79,7 @@ def between(apart: pd.Series, level: float) -> str:
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
     """The three tables, as Markdown; `options` are those of the command that makes them again."""
     asked = experiment.hypotheses
-    level = family_level(len(asked))
+    level = level_of_family(experiment)
     names = [each.name for each in asked]
 
     def right(chosen: pd.DataFrame) -> pd.DataFrame:
@@ -96,6 +96,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         for seed in whole.index
     ]
     runs = reported_runs(experiment)
+    runs = runs[runs["recipe.seed"].isin(whole.index)]  # of a seed with a model that is gone nothing was asked
     seen, loss = (
         runs.pivot_table(index="recipe.seed", columns="arm", values=each) for each in (experiment.solved_by, "loss")
     )

@@ -15,7 +15,7 @@ from dcinterp.analysis.training.compare_arms import ArmComparison
 from dcinterp.evidence.intervals import brackets, difference_text, interval_text
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsFolder, RunsTable, print_text, trained_models
-from dcinterp.evidence.verdicts import comparison, family_level, side_of_zero
+from dcinterp.evidence.verdicts import comparison, level_of_family, side_of_zero
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis
 
@@ -78,7 +78,7 @@ def summary(experiment: Experiment, options: str = "") -> str:
     """
     primary, seen = comparison(experiment, None), comparison(experiment, experiment.solved_by)
     tests = len(experiment.hypotheses)
-    level = family_level(tests)
+    level = level_of_family(experiment)
     rows = [row_of(each, primary, seen, experiment.solved_at, level) for each in experiment.hypotheses]
     learnt = ["seeds with both learnt", "on tasks left out, over these", "on tasks seen, over these", "alike"]
     head = ["difference", "on tasks left out", f"at {level:.2%}", "on tasks seen", *learnt]

@@ -61,6 +61,58 @@ def test_seeds_in_which_no_arm_learnt_the_tasks_make_no_row():
     assert "nan" not in text
 
 
+def test_the_conditions_of_a_gain_are_compared_before_they_are_rounded():
+    module, folder = script("recombination_tasks", "conditions"), FOLDER / "recombination_tasks_eight_heads"
+    rows, experiment = pd.read_csv(folder / module.MEASURED), read_experiment(folder)
+    text = module.summary(rows, experiment)
+    # By hand, of the first seeds: the mean without the three that are far, which their page has.
+    assert "More have: 101 (0.742), 105 (0.755), 107 (0.745)." in text
+    assert "| the others | 7 | 0.4994 | 0.4595 | +0.0399 |" in text
+    assert "| learnt, at least 4 seeds | 0 of 10, no |" in text
+    assert text.count("no such seed") == 3
+    hypothesis = experiment.hypotheses[0]
+    every = pd.DataFrame(
+        {"arm": arm, "seed": seed, "right": right, "odd fact": odd}
+        for arm, rights in {"DCMHA": (0.3334, 0.9), "plain wider": (0.2333, 0.6)}.items()
+        for seed in range(5)
+        for odd, right in zip((0.4, 0.6), rights, strict=True)
+    )
+    seen = pd.DataFrame({"DCMHA": [0.95] * 4 + [0.9], "plain wider": [0.96] * 5})
+    found = module.column_of(every, seen, hypothesis, 0.95)
+    assert found[0] == "4 of 5, yes"
+    assert found[2] == "+0.2001, yes"
+    assert found[3] == "+0.1001, yes", "just half"
+    assert found[5] == "0.3334, yes", "just more than 1/3"
+    every.loc[(every["arm"] == "DCMHA") & (every["odd fact"] == 0.4), "right"] = 0.3333
+    assert module.column_of(every, seen, hypothesis, 0.95)[5] == "0.3333, no"
+    every["right"] = 0.5
+    assert module.column_of(every, seen, hypothesis, 0.95)[1:3] == ["+0.0000, no", "+0.0000"]
+
+
+def test_where_all_or_none_are_far_on_the_tasks_seen_there_is_one_row():
+    module = script("recombination_tasks", "conditions")
+    hypothesis = read_experiment(FOLDER / "recombination_tasks_eight_heads").hypotheses[1]
+    for share, where in ((0.5, "None has more."), (0.7, "More have: 0 (0.700), 1 (0.700).")):
+        text = module.on_seen(pd.DataFrame({"DCMHA": [share] * 2, "plain wider": [0.4] * 2}), hypothesis)
+        assert where in text
+        assert "nan" not in text
+        assert text.count("| 2 |") == 1
+
+
+@pytest.mark.parametrize(
+    "of", [("recombination_tasks", "by_combination"), ("recombination_tasks_mechanisms", "leans_on")]
+)
+def test_a_seed_without_one_model_is_left_out_of_what_lies_beside(of):
+    """As where a run diverged, or its folder was lost."""
+    module, folder = script(*of), FOLDER / "recombination_tasks_mechanisms_two_heads"
+    rows, experiment = pd.read_csv(folder / "by_combination.csv"), read_experiment(folder)
+    seeds = sorted(rows["seed"].unique())
+    text = module.summary(rows[(rows["seed"] != seeds[0]) | (rows["arm"] != "DCMHA")], experiment)
+    assert "nan" not in text
+    assert text == module.summary(rows[rows["seed"] != seeds[0]], experiment)
+    assert f"over {len(seeds) - 1}\nseeds" in text or f"| {seeds[0]} |" not in text
+
+
 def test_the_words_on_heads_are_those_of_three_tables():
     module = script("recombination_tasks_eight_heads", "heads")
     text = module.summary()
