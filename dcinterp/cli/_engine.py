@@ -8,5 +8,7 @@ import typer
 
 Engine: TypeAlias = Annotated[
     str,
-    typer.Option(help="Where runs run: local, stacked:cuda, dask, or dask:ADDRESS of a scheduler.", metavar="ENGINE"),
+    typer.Option(
+        help="Where runs run: local, stacked:cuda (or :cpu), dask, dask:ADDRESS of a scheduler.", metavar="ENGINE"
+    ),
 ]

@@ -69,6 +69,7 @@ def run(
 
     require_file_place(table)
     experiment = read_experiment(folder, table=table)
+    typer.echo("Ctrl-C stops the runs at checkpoints; the same command goes on with them.", err=True)
     with show_progress("run", lines=sys.stderr) as progress:
         try:
             rows = run_experiment(
@@ -254,12 +255,15 @@ def page(
     from dcinterp.train.control.experiment_file import read_experiment
 
     experiment = read_experiment(folder)
+    found = comparisons(experiment)  # before its place: without runs there is nothing to write
     place = to or Path("docs/experiments") / f"{experiment.folder.name}.md"
     if place.suffix != ".md":
         raise UserError(f"--to writes a Markdown page, with pictures beside it; {place.name} does not end in .md.")
+    if to is None and not place.parent.is_dir():
+        raise UserError(f"There is no folder {place.parent} here; give the page to write, with --to {place.name}.")
     require_file_place(place)
     picture = place.with_suffix(".svg")
-    drawn = export.image(dcinterp.figures.plot(comparisons(experiment)[0]), "svg")
+    drawn = export.image(dcinterp.figures.plot(found[0]), "svg")
     files = {place: page_of(experiment, picture.name).encode(), picture: drawn}
     if (fit := found_fit(experiment)) is not None:
         files[place.with_name(compute_picture(picture.name))] = export.image(dcinterp.figures.plot(fit), "svg")

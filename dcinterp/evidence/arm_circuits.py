@@ -115,7 +115,12 @@ def summary(
 
     command: that makes it again. options: of it. note: as in `ask_models`.
     """
-    counts, arms = tables_by_arm(rows, list(changes))
+    there = {*with_shares(rows)["change"]}
+    able = {change: said for change, said in changes.items() if change in there} if there else changes
+    counts, arms = tables_by_arm(rows, list(able))
+    void = [f"*{change}*" for change in changes if change not in able]
+    if void:
+        arms = f"No document of these options allows {' or '.join(void)}, so this was not asked.\n\n{arms}"
     return TEXT.format(
         first=rows["seed"].min(),
         last=rows["seed"].max(),
@@ -126,7 +131,7 @@ def summary(
         explained=f"{EXPLAINED} {note}",
         command=command,
         options=options,
-        changes=change_list(changes),
+        changes=change_list(able),
         arms=arms,
     )
 

@@ -55,21 +55,26 @@ MORE_FIRST = (
 
 HEAD = """# {title}
 
-{about}
-
-`{folder}/protocol.md` says what is asked, of which models, and how; what was changed after the first run is listed at
-its end, with what was known then. This page is made from the table of the runs, by
+{about}{protocol}This page is made from the table of the runs, by
 
     dcinterp experiment run {folder}
     dcinterp experiment page {folder}
 
-To see whether the differences come again, give other seeds, and a table of their own{again}:
+{planned}To see whether the differences come again, give other seeds, and a table of their own{again}:
 
     dcinterp experiment run {folder} --seeds {others} --table again.csv
     dcinterp experiment show {folder} --table again.csv
 
 {apart}{beside}{measured}"""
 
+PROTOCOL = "`{folder}/protocol.md` says what is asked, of which models, and how"
+CHANGES = """; what was changed after the first run is listed at
+its end, with what was known then"""
+PLANNED = """Planned is a repetition with other seeds, which this page shows once it has a run of every arm:
+
+    dcinterp experiment run {folder} --seeds {seeds}{keep} --table {folder}/{table}
+
+"""
 BESIDE = """The multiplier needs the sizes of {names} with the same seeds, too, in a table of the same name in that
 experiment's folder; the name of the table above is then to be one in this experiment's folder.
 
@@ -105,8 +110,8 @@ SHARES = (
 AGAIN = """
 ## With other seeds
 
-The same arms{search}, once more with other seeds. It changes no verdict above; its own stand
-behind them.{levels}
+The same arms{search}, with other seeds. These runs change no verdict above; they have verdicts
+of their own.{levels}
 
     dcinterp experiment run {folder} --seeds {seeds}{keep} --table {folder}/{table}
 
@@ -134,7 +139,9 @@ def page_of(experiment: Experiment, picture: str) -> str:
     primary, beside = found[0], experiment.multiplier.beside if experiment.multiplier else ()
     text = HEAD.format(
         title=experiment.title,
-        about="\n\n".join(experiment.about),
+        about="".join(f"{each}\n\n" for each in experiment.about),
+        protocol=_protocol(experiment),
+        planned=_planned(experiment),
         folder=experiment.folder_text,
         others=experiment.fresh_seeds(),
         apart=_apart(experiment),
@@ -170,6 +177,30 @@ def more_of(experiment: Experiment) -> list[str]:
     there = [*own, *(name for name, text in again.items() if text.startswith(COMPUTE_TITLE))]
     said = ((text, MORE_AGAIN if name in there else MORE_FIRST) for name, text in again.items())
     return [*own.values(), *(text.replace("\n", words, 1) for text, words in said)]
+
+
+def _protocol(experiment: Experiment) -> str:
+    """What its protocol holds, where there is one."""
+    file = experiment.folder / "protocol.md"
+    if not file.is_file():
+        return ""
+    changes = CHANGES * ("\n## Changes" in file.read_text(encoding="utf-8", errors="replace"))
+    return f"{PROTOCOL.format(folder=experiment.folder_text)}{changes}. "
+
+
+def _planned(experiment: Experiment) -> str:
+    """The command of a repetition that the file plans, until it is whole."""
+    if not experiment.again_seeds or not experiment.has_own_table:
+        return ""
+    again = replication(experiment)
+    if again is not None and {*experiment.again_seeds} <= {*comparison(again, None).seeds}:
+        return ""
+    return PLANNED.format(
+        folder=experiment.folder_text,
+        seeds=seeds_text(experiment.again_seeds),
+        keep=" --keep-search" * bool(experiment.tuning_keys),
+        table=REPLICATION,
+    )
 
 
 def _apart(experiment: Experiment) -> str:
@@ -242,7 +273,7 @@ def search_tables(experiment: Experiment) -> str:
     for measure in dict.fromkeys((experiment.tuned_by, next(iter(experiment.measures)))):
         if measure not in runs or runs.loc[ended, measure].isna().any():
             continue
-        rows = []
+        rows, tied = [], False
         for arm in experiment.searched_arms:
             names = [
                 [experiment.run(TUNING, arm, one, seed).name for seed in experiment.tuning_seeds] for one in values
@@ -250,9 +281,12 @@ def search_tables(experiment: Experiment) -> str:
             # Three decimals of a loss near zero would hide what decided.
             means = [float(runs.loc[each, measure].mean()) for each in names]
             cells = [f"{mean:.1e}" if 0 < mean < 0.005 and measure == "loss" else f"{mean:.3f}" for mean in means]
+            best = means[values.index(chosen[arm])]
+            tied |= measure == experiment.tuned_by != "loss" and means.count(best) > 1
             cells = [c if diverged.isdisjoint(each) else DIVERGED for c, each in zip(cells, names, strict=True)]
             rows.append([arm, *(f"**{c}**" if one == chosen[arm] else c for c, one in zip(cells, values, strict=True))])
         decides = ", by which it chose" if measure == experiment.tuned_by else ""
+        decides += "; where it ties, the lower loss in training decides" * (bool(decides) and tied)
         meaning = experiment.measures.get(measure, "loss in training, at its end" if measure == "loss" else measure)
         text += f"\n{_capital(meaning)}{decides}:\n\n{markdown_table(head, rows)}\n"
     return text
@@ -304,7 +338,7 @@ def _among_solved(experiment: Experiment, primary: ArmComparison, heading: str =
     for at, arm in enumerate(primary.arms):
         values = primary.values[at][of][by.values[at][solved] >= experiment.solved_at]
         rows.append([arm, str(len(values)), f"{float(values.mean()):.3f}" if len(values) else "none"])
-    title = f"Among the runs with {experiment.solved_at:.0%} or more: {by.meaning}"
+    title = f"Among the runs with {experiment.solved_at:.0%} or more ({by.meaning})"
     table = markdown_table(["arm", "runs", f"mean of {primary.meaning}"], rows)
     return f"\n{heading} {title}\n\nSelected by their outcome, so no difference is taken.\n\n{table}\n"
 

@@ -78,13 +78,16 @@ def pooled_shares(
 
     Args:
         bridge: over a decoder of ours.
-        prompts: of every change.
+        prompts: of every change; none of one that no document allows, as with some options of a puzzle.
         like: of a change that leaves the answer as it is, another whose whole effect its shares are of.
 
     Returns:
-        No rows where the model prefers the answer to the other prompt's in less than `PREFERS` of a change's prompts.
+        No rows of a change without prompts, and none at all where the model prefers the answer to the other prompt's in
+        less than `PREFERS` of a change's prompts.
     """
-    return pair_shares(bridge, {change: read_pairs(bridge, list(asked))[0] for change, asked in prompts.items()}, like)
+    able = [change for change, asked in prompts.items() if asked and prompts[(like or {}).get(change, change)]]
+    pairs = {change: read_pairs(bridge, list(prompts[change]))[0] for change in able}
+    return pair_shares(bridge, pairs, like) if pairs else []
 
 
 def pair_shares(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from dcinterp.support.table_files import write_table
 from dcinterp.train.control.experiment import FINAL, Experiment, joined, reported_runs
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.run_lock import adding_to
+from dcinterp.train.control.seeds import seeds_text
 from dcinterp.train.control.sweep import read_results
 from dcinterp.train.data.batches import answers_right
 from dcinterp.train.data.puzzle_source import PuzzleSource
@@ -69,12 +71,25 @@ def measure_missing(
             said(f"{arm}, seed {seed}: measured")
     rows = rows[rows["arm"].isin(arms)].drop(columns=DIGEST, errors="ignore")
     if not len(rows):
-        again = f"dcinterp experiment run {experiment.folder}{' --keep-search' * bool(experiment.tuning_keys)}"
-        raise UserError(
-            f"There are no trained models of {', '.join(arms)} in {experiment.output}; train some with {again} "
-            "--table NEW.csv, a file that is not there yet, and ask those with --table NEW.csv."
-        )
+        with suppress(OSError):  # that was made for them, and only where it is empty
+            table.parent.rmdir()
+        raise UserError(_none_there(experiment, arms, runs))
     return rows
+
+
+def _none_there(experiment: Experiment, arms: Sequence[str], runs: pd.DataFrame) -> str:
+    """That no model is there, and the ways out."""
+    place, options = experiment.output, " --keep-search" * bool(experiment.tuning_keys)
+    if not experiment.has_own_table:
+        options += f" --seeds {seeds_text(sorted({*runs['recipe.seed'].astype(int)}))}"
+    said = f"There are no trained models of {', '.join(arms)} in {place.resolve()}, as seen from the working folder"
+    elsewhere = [] if experiment.has_own_table else sorted(place.parent.glob(f"{experiment.table.stem}-*"))
+    if elsewhere := [each for each in elsewhere if each.is_dir() and each != place]:
+        said += f". If the table was moved, its runs are in {elsewhere[0]}; move them to {place}"
+    return (
+        f"{said}. Else train some with dcinterp experiment run {experiment.folder}{options} --table NEW.csv, a file "
+        "that is not there yet, and ask those with --table NEW.csv."
+    )
 
 
 def read_measured(table: Path) -> pd.DataFrame:

@@ -30,7 +30,7 @@ def read_yaml(text: str, where: str) -> Any:
             raise RecursionError(f"its brackets are nested more than {DEEPEST} deep")
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not valid YAML: {reason(error)}.") from error
+        raise UserError(f"{where} is not valid YAML: {_reason(error)}.") from error
     count, rest = 0, [value]
     while rest:
         each = rest.pop()
@@ -40,6 +40,13 @@ def read_yaml(text: str, where: str) -> Any:
         if count > LARGEST:
             raise UserError(f"{where} holds more than {LARGEST:,} values, or an alias of itself; write it out.")
     return value
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, and in which line."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return reason(error)
+    return f"{error.problem} (line {error.problem_mark.line + 1})"
 
 
 class _Loader(yaml.SafeLoader):

@@ -12,6 +12,8 @@ from typing import Any
 
 from dcinterp.model.presets import presets
 from dcinterp.train.config.recipe import Phase, TrainConfig, recipe_of_preset
+from dcinterp.train.data.puzzles import PUZZLES
+from dcinterp.train.loop.metrics_file import accuracy_column
 
 HEAD = """# Training config
 
@@ -36,7 +38,7 @@ def reference() -> str:
                 name = f"`{prefix}{field.name}`"
                 parts[-1] += f"\n| {name} | {_kind(hints[field.name])} | {_default(field)} | {keys[field.name]} |"
         parts[-1] += "\n"
-    parts.append(_stated())
+    parts += [_puzzles(), _stated()]
     return "\n".join(parts)
 
 
@@ -104,6 +106,23 @@ def _default(field: Field[Any]) -> str:
     if isinstance(value, tuple):
         return f"`[{', '.join(map(str, value))}]`"
     return f"`{value}`" if value != "" and value != {} else "empty"
+
+
+def _puzzles() -> str:
+    """The options of every puzzle, and what its runs measure."""
+    parts = ["## Options of puzzles\n\nKeys of `data.puzzle.options`, and what a table has of each puzzle."]
+    for name, kind in sorted(PUZZLES.items()):
+        words = " ".join(inspect.cleandoc(kind.__doc__ or "").split()).removeprefix("The puzzle of this file. ")
+        measured = ", ".join(f"`{accuracy_column(1, part)}`" for part in kind.PARTS)
+        options: list[Field[Any]] = list(fields(kind))  # type: ignore[arg-type]
+        names = "|".join(field.name for field in options)
+        # "letters: size of the alphabet. blocks: in a document.": sentences, each behind the name of its option.
+        about, *said = re.split(rf"(?:^|(?<=\. ))({names}): ", words)
+        means = dict(zip(said[::2], (each.strip() for each in said[1::2]), strict=True))
+        rows = [f"| `{each.name}` | {_default(each)} | {means.get(each.name, '')} |" for each in options]
+        head = f"### `{name}`\n\n" + (f"{about.strip()}\n\n" if about.strip() else "")
+        parts.append(f"{head}Measured: {measured}.\n\n" + "\n".join(["| option | default | |", "|---|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
 
 
 def _stated() -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 import typing
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from sitetools.config_reference import describe, reference
+from sitetools.marked import require_part
 
 from dcinterp.support.errors import UserError
 from dcinterp.train.config.recipe import (
@@ -21,6 +25,7 @@ from dcinterp.train.config.recipe import (
     build_config,
     recipe_of_preset,
 )
+from dcinterp.train.control import experiment_file
 
 PAGE = Path(__file__).parents[2] / "docs" / "config-reference.md"
 SECTIONS = [TrainConfig, ModelSection, Phase, TextSection, ImageSection, RecipeSection, EvaluationSection]
@@ -28,6 +33,13 @@ SECTIONS = [TrainConfig, ModelSection, Phase, TextSection, ImageSection, RecipeS
 
 def test_the_page_is_fresh():
     assert PAGE.read_text() == reference(), "run: make config-reference"
+
+
+def test_a_whole_file_of_an_experiment_is_shown():
+    code = inspect.cleandoc(experiment_file.__doc__).partition("\n\n")[2].rpartition("\n\n")[0]
+    text = textwrap.dedent(code)
+    assert set(yaml.safe_load(text)) == set(experiment_file.KEYS), "every key is there"
+    require_part(PAGE.with_name("experiments-how.md"), "experiment file", f"\n```yaml\n{text.rstrip()}\n```\n")
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -118,7 +118,8 @@ class ArmComparison(Result):
             if len(self.seeds) == 1
             else f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."
         ]
-        short = [f"{len(self.seeds)} of {self.planned} seeds have a run of every arm; what is shown is interim."]
+        have = "has" if len(self.seeds) == 1 else "have"
+        short = [f"{len(self.seeds)} of {self.planned} seeds {have} a run of every arm; what is shown is interim."]
         return (few if len(self.seeds) < 5 else []) + (short if len(self.seeds) < self.planned else [])
 
 

@@ -135,7 +135,7 @@ class PuzzleSection:
     """A small generated task of an experiment, for phases with `source: puzzle`.
 
     name: which one, a file of `dcinterp/train/data/puzzles`.
-    options: that puzzle's own, by name.
+    options: that puzzle's own, by name (*Options of puzzles*).
     """
 
     name: str = "recombination"

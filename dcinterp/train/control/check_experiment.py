@@ -86,7 +86,7 @@ class ExperimentPlan:
         elif self.seconds:
             found.append(
                 f"The others take {roughly(self.seconds)} here, one at a time, by the fastest of three steps of each "
-                "arm; the optimiser and measurements are not counted."
+                "arm; not counted are the optimiser, measurements, and the seconds in which each run starts."
             )
         found += [f"Every reported run measures {', '.join(self.columns)}.", ""]
         return [*found, *([f"! {each}" for each in self.problems] or ["Nothing stands in the way."])]
@@ -299,8 +299,19 @@ def _problems(experiment: Experiment, columns: Sequence[str], in_search: Sequenc
         if column not in known:
             of = "of the search" if key == "tuning.by" else "that are reported"
             yield f"{key} names {column!r}, which not all runs {of} measure; {nearest(column, known)}"
+    primary = next(iter(experiment.measures))
+    if experiment.measure_best == "highest" and is_loss(primary):
+        yield (
+            f"tuning.measure_best is highest, and lower is better in {primary!r}, the first of the measures; give "
+            "lowest, or another first. A hypothesis says that its arm has more of the measure than its baseline."
+        )
     if not (experiment.folder / PROTOCOL).is_file():
         yield f"There is no {experiment.folder / PROTOCOL}; write it, and commit it before the first run that counts."
+
+
+def is_loss(measure: str) -> bool:
+    """Whether less of a measure of a table is better."""
+    return measure.endswith("loss") or measure == "bits_per_byte"
 
 
 @contextmanager

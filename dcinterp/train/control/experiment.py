@@ -302,8 +302,10 @@ class Experiment:
     def require_rows(self, table: pd.DataFrame) -> None:
         """Refuse a table that somebody edited: one in which a run has two rows, or a row is not what its name says.
 
+        And that of another experiment, which has no row of a run of this one.
+
         Raises:
-            UserError: there is such a row.
+            UserError: there is such a row, or it is such a table.
         """
         names = table["name"].dropna()
         if len(again := names[names.duplicated()]):
@@ -312,6 +314,11 @@ class Experiment:
             self.run_name(stage, arm, values, 0).removesuffix("0"): {"stage": stage, "arm": arm} | values
             for stage, arm, values in product((TUNING, FINAL), self.arms, self.searched())
         }
+        if len(names) and not any(f"{name.rpartition('=')[0]}=" in named for name in names):
+            raise UserError(
+                f"No row of {self.table} is a run of {self.folder}: it is the table of another experiment, or of other "
+                "arms and values than the file has now; give another --table, or move it away."
+            )
         for row in table.loc[names.index].to_dict("records"):
             name, _, seed = row["name"].rpartition("=")
             if f"{name}=" not in named or not seed.isdigit():

@@ -39,6 +39,7 @@ import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -100,7 +101,7 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
             raise UserError(f"Unknown key {key!r} in {file}; {nearest(str(key), KEYS)}")
     for key in ("arms", "seeds", "measures"):
         if not tree.get(key):
-            raise UserError(f"{file} has no {key}; dcinterp/train/control/experiment_file.py shows a whole file.")
+            raise UserError(f"{file} has no {key}; docs/experiments-how.md shows a whole file.")
     arms, tuning = tree["arms"], tree.get("tuning") or {}
     if not isinstance(arms, list) or not all(isinstance(arm, dict) and "name" in arm for arm in arms):
         raise UserError(f"The arms of {file} must be a list such as `- {{name: plain, model.preset: ...}}`.")
@@ -165,9 +166,16 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         again_seeds=parse_seeds(str(again.get("seeds", ""))),
         again_draws=int(again.get("draws", DRAWS)),
     )
+    if both := sorted({*made.again_seeds} & {*seeds, *searched}):
+        raise UserError(
+            f"`again` of {file} plans the seed {both[0]}, which the file reports or searches with; name other seeds."
+        )
     if not made.has_own_table:
         made = replace(made, output=_place_of_runs(made))
-    made.tuning_runs()
+    try:
+        made.tuning_runs()
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
     for arm in made.arms:
         _require_model(file, arm, made.run(FINAL, arm, {}, seeds[0]).config)
     return made
@@ -390,8 +398,13 @@ def _number_or_text(value: Any) -> Any:
 
 
 def _numbers(file: Path, values: Any) -> tuple[int, ...]:
+    if isinstance(values, str):
+        with suppress(UserError):
+            return parse_seeds(values)
     if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
-        raise UserError(f"The seeds of {file} must be a list of whole numbers from 0 on, such as [0, 1, 2].")
+        raise UserError(
+            f"The seeds of {file} must be a list of whole numbers from 0 on, such as [0, 1, 2], or text such as 0-2."
+        )
     if len(set(values)) < len(values):
         raise UserError(f"The seeds of {file} have one twice; name each once.")
     return tuple(values)

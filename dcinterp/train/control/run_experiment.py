@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,19 @@ from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
 from dcinterp.support.table_files import write_table
 from dcinterp.train.control.engines import LOCAL
-from dcinterp.train.control.experiment import DIVERGED, ENDED, FINAL, TUNING, Experiment, digest, joined, read_table
+from dcinterp.train.control.experiment import (
+    DIVERGED,
+    ENDED,
+    FINAL,
+    REPLICATION,
+    TUNING,
+    Experiment,
+    digest,
+    joined,
+    read_table,
+)
 from dcinterp.train.control.run_lock import lock_run
+from dcinterp.train.control.seeds import seeds_text
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
 
 LOCK = ".experiment"
@@ -42,16 +54,17 @@ def run_experiment(
         experiment: what `read_experiment` gave.
         jobs: runs at a time.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
-        seeds: other seeds than the file's, to repeat the experiment in a table of its own.
+        seeds: other seeds than the file's, to repeat the experiment in a table of its own; by default those that the
+            file plans, in the table of the repetition.
         engine: where the runs run, as `run_sweep` has it.
         keep_search: for another table than the experiment's own: do not search again, but take its rows of the search.
         blind: tell of running ones their steps alone, and no loss.
 
     Raises:
         RunsFailed: runs failed; the others ended, and are in the table.
-        UserError: other seeds would join the experiment's own table, or were tuned on; there is no other table for
-            `keep_search`; a row of the table was made with another config; or another process runs the experiment into
-            this table.
+        UserError: other seeds would join the experiment's own table, were tuned on, or are none that the file plans for
+            its repetition; there is no other table for `keep_search`; a row of the table was made with another config;
+            or another process runs the experiment into this table.
     """
     if keep_search and experiment.has_own_table:
         raise UserError("--keep-search fills another table with what the search chose for this one; give --table.")
@@ -59,7 +72,7 @@ def run_experiment(
         raise UserError("Other seeds need a table of their own, since the file says which are reported; give --table.")
     if set(seeds) & set(experiment.tuning_seeds):
         raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
-    experiment = replace(experiment, seeds=seeds or experiment.seeds)
+    experiment = replace(experiment, seeds=_seeds_of(experiment, seeds))
     run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine, blind=blind)
     experiment.output.mkdir(parents=True, exist_ok=True)
     # Of the runs, and of the table: from another working folder the same table would have runs elsewhere.
@@ -73,6 +86,31 @@ def run_experiment(
             _take_search(experiment)
         run(experiment.tuning_runs(), TUNING)
         return run(experiment.final_runs(read_table(experiment)), FINAL)
+
+
+def _seeds_of(experiment: Experiment, given: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds of the reported runs, checked before any of them is trained: a page takes no others."""
+    table, planned = experiment.table, experiment.again_seeds
+    if table.name == REPLICATION and not experiment.is_repetition and not table.is_file():
+        raise UserError(
+            f"{table} has the name of the table that the page shows, and is not in {experiment.folder}; give --table "
+            f"{shlex.quote(str(experiment.folder / REPLICATION))}, or another name."
+        )
+    if not experiment.is_repetition:
+        return given or experiment.seeds
+    seeds = given or planned
+    if not seeds:
+        raise UserError(f"{table} is for other seeds; give --seeds, such as {experiment.fresh_seeds()}.")
+    if same := sorted({*seeds} & {*experiment.seeds}):
+        raise UserError(
+            f"{table} is for other seeds than the file's, which are in {TABLE}; give --seeds without {same[0]}."
+        )
+    if planned and (other := sorted({*seeds} - {*planned})):
+        raise UserError(
+            f"`again` of the file plans the seeds {seeds_text(planned)} for {table}, without {other[0]}; give those, "
+            "or another --table."
+        )
+    return seeds
 
 
 def _take_search(experiment: Experiment) -> None:

@@ -65,6 +65,33 @@ def asked(folder, monkeypatch) -> Path:
     return folder
 
 
+def test_a_change_that_no_document_allows_is_left_out_and_said(asked, monkeypatch):
+    """As where the facts of a document have all letters, so that none can have another."""
+    every = recombination.questions
+    known = ASKED["recombination"]
+    gone = next(reversed(known.changes))
+    monkeypatch.setattr(
+        recombination,
+        "questions",
+        lambda source, part, change, count: [] if change == gone else every(source, part, change, count),
+    )
+    text = circuits_text(asked, asked / "again.csv", said=lambda line: None)
+    assert f"No document of these options allows *{gone}*, so this was not asked." in text
+    assert f"- *{gone}*" not in text
+    assert all(f"- *{each}*" in text for each in known.changes if each != gone)
+
+
+def test_models_of_a_table_that_was_moved_are_named(asked):
+    moved = asked / "moved.csv"
+    shutil.move(asked / "again.csv", moved)
+    with pytest.raises(UserError, match=r"in .*moved-\w+, as seen .*Else train .* --seeds 3 --table NEW.csv"):
+        circuits_text(asked, moved)
+    assert not moved.with_suffix("").exists()
+    shutil.move(moved, asked.parent / "again.csv")
+    with pytest.raises(UserError, match=r"If the table was moved, its runs are in .*again-\w+; move them to"):
+        circuits_text(asked, asked.parent / "again.csv")
+
+
 def test_models_of_every_arm_are_measured_once_and_those_asked_for_are_told(asked, tmp_path):
     table, to = asked / "again.csv", tmp_path / "said.md"
 
@@ -125,7 +152,7 @@ def test_a_puzzle_without_questions_and_models_that_are_gone_are_told(folder, tm
     monkeypatch.chdir(tmp_path)  # where birth was never trained
     with pytest.raises(UserError, match="has ended yet; start them with"):
         circuits_text(folder)
-    with pytest.raises(UserError, match=r"no trained models of plain, DCMHA in .*; train some with"):
+    with pytest.raises(UserError, match=r"models of plain, DCMHA in .*/runs/birth, as seen .* train some with"):
         circuits_text(EXPERIMENTS / "birth")
     monkeypatch.delitem(ASKED, "recombination")
     with pytest.raises(UserError, match="'recombination' have no questions yet"):

@@ -25,6 +25,19 @@ def test_what_no_value_can_be_is_a_sentence(text):
         read_yaml(text, "It")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nb: c: 2", r"mine is not valid YAML: mapping values are not allowed here \(line 2\)\.$"),
+        ("a: 1\n\tb: 2", r"found character '\\t' that cannot start any token \(line 2\)\.$"),
+        ("a: [1, 2\nb: 3", r"\(line 2\)\.$"),
+    ],
+)
+def test_the_line_of_a_mistake_is_named(text, says):
+    with pytest.raises(UserError, match=says):
+        read_yaml(text, "mine")
+
+
 def test_the_same_key_in_two_places_and_a_merge_are_read():
     assert read_yaml("base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\n1: {x: 2}\n'1': 0\n", "It") == {
         "base": {"x": 1, "y": 2},

@@ -117,6 +117,12 @@ def test_rows_of_another_config_are_named(changed, write_experiment):
     assert "that was made with another config; take its row out" in said
 
 
+@pytest.mark.parametrize(("measure", "best", "said"), [("loss", "highest", 1), ("loss", "lowest", 0)])
+def test_a_loss_of_which_more_would_be_better_is_named(changed, measure, best, said):
+    folder = changed(measures={measure: "loss in training"}, tuning=tuned(measure_best=best), hypotheses=[])
+    assert len(problems(folder, f"tuning.measure_best is highest, and lower is better in {measure!r}")) == said
+
+
 def test_a_missing_protocol_is_named(changed):
     plan = plan_experiment(read_experiment(changed()))
     (problem,) = plan.problems

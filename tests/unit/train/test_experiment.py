@@ -125,11 +125,48 @@ def test_a_repetition_keeps_the_search_when_told_to(folder, launched):
     assert not launched
     with pytest.raises(UserError, match="--keep-search fills another table"):
         run_experiment(read_experiment(folder), keep_search=True)
+    with pytest.raises(UserError, match=r"is for other seeds than the file's, which are in results.csv; .* without 0"):
+        run_experiment(again, seeds=(0, 9), keep_search=True)
+    with pytest.raises(UserError, match=r"is for other seeds; give --seeds, such as 9"):
+        run_experiment(again, keep_search=True)
     page = page_of(read_experiment(folder), "picture.svg")
     assert f"--seeds 7-8 --keep-search --table {folder}/replication.csv" in page
     assert page.count("## With other seeds") == 1
     (folder / "replication.csv").unlink()
     assert "With other seeds" not in page_of(read_experiment(folder), "picture.svg")
+
+
+def test_seeds_that_are_planned_are_those_of_a_repetition(folder, launched, monkeypatch):
+    (folder / "experiment.yaml").write_text(
+        yaml.safe_dump(TREE | {"again": {"seeds": "7-8"}, "output": str(folder.parents[1] / "runs")})
+    )
+    own = run_experiment(read_experiment(folder))
+    planned = f"dcinterp experiment run {folder} --seeds 7-8 --keep-search --table {folder}/replication.csv"
+    assert planned in page_of(read_experiment(folder), "picture.svg")
+    again = read_experiment(folder, table=folder / "replication.csv")
+    with pytest.raises(UserError, match=r"plans the seeds 7-8 for .*replication.csv, without 9; give those"):
+        run_experiment(again, seeds=(8, 9), keep_search=True)
+    launched.clear()
+    run_experiment(again, keep_search=True)
+    assert sorted(name.split(",")[-1] for name in launched) == ["seed=7", "seed=7", "seed=8", "seed=8"]
+    text = page_of(read_experiment(folder), "picture.svg")
+    assert planned not in text.partition("## With other seeds")[0], "it is done"
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(UserError, match=rf"has the name of the table that the page shows.* --table {folder}/repl"):
+        run_experiment(read_experiment(folder, table="replication.csv"), keep_search=True)
+    other = folder.parent / "other.csv"
+    own.assign(name=[name.replace("learning_rate", "clip") for name in own["name"]]).to_csv(other, index=False)
+    with pytest.raises(UserError, match=r"No row of .*other.csv is a run of .*small: it is the table of another"):
+        run_experiment(read_experiment(folder, table=other))
+
+
+def test_a_page_says_of_a_protocol_what_it_holds(folder, launched):
+    run_experiment(read_experiment(folder))
+    assert "protocol.md" not in page_of(read_experiment(folder), "picture.svg")
+    (folder / "protocol.md").write_text("# Protocol\n")
+    assert "and how. This page" in page_of(read_experiment(folder), "picture.svg")
+    (folder / "protocol.md").write_text("# Protocol\n\n## Changes\n\nNone.\n")
+    assert "what was known then. This page" in page_of(read_experiment(folder), "picture.svg")
 
 
 def test_a_tie_of_the_search_goes_to_the_lower_training_loss(folder):
@@ -203,6 +240,8 @@ def test_a_table_of_its_own_starts_from_nothing(folder, tmp_path):
         ({"seeds": [100]}, "tunes on seeds that it also reports"),
         ({"seeds": "all"}, "must be a list of whole numbers"),
         ({"seeds": [-1, 0]}, "must be a list of whole numbers from 0 on"),
+        ({"again": {"seeds": "0-3"}}, "plans the seed 0, which the file reports or searches with"),
+        ({"again": {"seeds": "99-101"}}, "plans the seed 100, which the file reports or searches with"),
         ({"arms": [{"model.preset": "tiny-vit"}]}, "The arms of"),
         ({"multiplier": {"base": "transformer++"}}, "needs name, base and other"),
         ({"arms": [{"name": "a"}, {"name": "b", "tuned_as": "c"}]}, "must name an arm that is searched"),
@@ -350,7 +389,7 @@ def test_whole_numbers_of_a_table_stay_whole(folder):
     table = joined(pd.DataFrame(columns=["name", "recipe.seed"]), pd.DataFrame({"name": ["a"], "recipe.seed": [7]}))
     assert table["recipe.seed"].tolist() == [7]
     assert table["recipe.seed"].dtype.kind == "i"
-    rows = "stage,arm,name,status,recipe.seed\nfinal,plain,a,done,660.0\n"
+    rows = 'stage,arm,name,status,recipe.seed\nfinal,plain,"final,plain,learning_rate=0.1,seed=660",done,660.0\n'
     (folder / "results.csv").write_text(rows)
     assert read_table(read_experiment(folder))["recipe.seed"].dtype.kind == "i", "tables of 0.1 may have 660.0"
 
@@ -385,12 +424,14 @@ def test_a_run_does_not_change_the_values_of_others(folder):
 
 
 def test_names_and_digests_of_a_table_are_text(folder):
+    run = '"final,plain,learning_rate=0.1,seed=3"'  # besides one of former arms
     lines = ["stage,arm,name,status,digest,loss", "final,1,a,done,381082e177193957,0.5", "final,None,b,done,7e5,"]
+    lines += [f"final,plain,{run},done,1,"]
     (folder / "results.csv").write_text("\n".join(lines))
     table = read_table(read_experiment(folder))
-    assert table["arm"].tolist() == ["1", "None"]
-    assert table["digest"].tolist() == ["381082e177193957", "7e5"]
-    assert table["loss"].isna().tolist() == [False, True]
+    assert table["arm"].tolist() == ["1", "None", "plain"]
+    assert table["digest"].tolist() == ["381082e177193957", "7e5", "1"]
+    assert table["loss"].isna().tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(
