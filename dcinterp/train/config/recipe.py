@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 
-from dcinterp.model.presets import preset
+from dcinterp.model.presets import preset, presets
 from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.json_files import LARGEST, require_plain_file
 from dcinterp.support.paths import path_of
@@ -427,6 +427,21 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[last] = value
 
 
+def _home_of(key: str) -> str:
+    """Where a key belongs that stands outside its section, such as "recipe.learning_rate"; empty where nowhere."""
+
+    def within(kind: Any, prefix: str) -> str:
+        for name, hint in _hints(kind).items():
+            if name == key and prefix:
+                return f"{prefix}{name}"
+            if is_dataclass(hint) and (found := within(hint, f"{prefix}{name}.")):
+                return found
+        return ""
+
+    of_model = {name for each in presets().values() for name in each.all_fields()}
+    return within(TrainConfig, "") or (f"model.changes.{key}" if key in of_model else "")
+
+
 def _build(kind: Any, value: Any, where: str) -> Any:
     """`value`, as YAML gave it, as an instance of the annotated `kind`; `where` names it in errors."""
     if isinstance(kind, type) and is_dataclass(kind):
@@ -437,9 +452,9 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         for key in value:
             if key not in names:
                 place = f"in {where}" if where else "at the top level"
-                raise UserError(
-                    f"Unknown key {shown(key)} {place} of the training config; {nearest(str(key)[:60], names)}"
-                )
+                home = "" if where else _home_of(str(key))
+                way = f"did you mean {home}?" if home else nearest(str(key)[:60], names)
+                raise UserError(f"Unknown key {shown(key)} {place} of the training config; {way}")
         return kind(**{k: _build(hints[k], v, f"{where}.{k}" if where else k) for k, v in value.items()})
     origin = typing.get_origin(kind)
     if origin is Annotated:  # ranges are checked of what is to be run, and not of what earlier versions ran

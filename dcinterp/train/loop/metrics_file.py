@@ -93,6 +93,8 @@ def made_with(starts: Sequence[dict[str, Any]]) -> dict[str, str]:
     Of starts that differ, as of a run that went on elsewhere, each is named, in order. Without what none of them says.
     """
     found = {"data_digest": data_digest(starts)}
+    # Of runs that were made side by side in one model the device says so, as engines are named.
+    starts = [start | {"device": f"stacked:{start.get('device')}"} if "stacked" in start else start for start in starts]
     for key in MADE_WITH[1:]:
         found[key] = " ".join(dict.fromkeys(str(start[key]) for start in starts if start.get(key)))
     return {key: said for key, said in found.items() if said}

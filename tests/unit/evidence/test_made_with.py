@@ -12,6 +12,7 @@ import yaml
 from dcinterp.evidence.made_with import made_with_line
 from dcinterp.train.control.experiment import Experiment
 from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.loop.metrics_file import made_with
 
 TREE = {
     "title": "Does it?",
@@ -55,6 +56,11 @@ def test_one_way_is_one_sentence(table):
 def test_rows_of_before_say_nothing_and_are_counted(table):
     assert made_with_line(table("none.csv", None, None)) == ""
     assert "by the table's rows of 1 of the 2 runs." in made_with_line(table("one.csv", None, {}))
+
+
+def test_runs_that_were_made_side_by_side_say_so():
+    starts = [{"step": 0, "device": "cuda:0", "stacked": 4, "torch": "2"}, {"step": 5, "device": "cpu", "torch": "2"}]
+    assert made_with(starts) == {"torch": "2", "device": "stacked:cuda:0 cpu"}
 
 
 def test_whatever_differs_is_named(table):

@@ -63,6 +63,9 @@ def test_resolved_config_reads_back_equal(tmp_path):
     [
         ("recipe: {lerning_rate: 1}", "Unknown key 'lerning_rate' in recipe .* did you mean learning_rate"),
         ("colour: red", "Unknown key 'colour' at the top level"),
+        ("learning_rate: 1", r"'learning_rate' at the top level of .*; did you mean recipe.learning_rate\?$"),
+        ("validation_share: 1", r"did you mean data.(text|images).validation_share\?$"),
+        ("intermediate_size: 8", r"did you mean model.changes.intermediate_size\?$"),
         ("recipe: {seed: many}", "recipe.seed is 'many'; it must be a whole number"),
         ("recipe: {bf16: 1}", "recipe.bf16 is 1; it must be true or false"),
         ("data: {phases: [{source: books}]}", r"data.phases\[0\].source is 'books'"),
