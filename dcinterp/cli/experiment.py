@@ -40,7 +40,12 @@ def run(
     folder: Folder,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     seeds: Annotated[
-        str, typer.Option(help="Other seeds than the file's, such as 10-19 or 3,5.", metavar="SEEDS")
+        str,
+        typer.Option(
+            help="Other seeds than the file's, such as 10-19 or 3,5; for its replication.csv by default those that it "
+            "plans.",
+            metavar="SEEDS",
+        ),
     ] = "",
     table: Annotated[
         Path | None,

@@ -120,7 +120,8 @@ def summary(
     counts, arms = tables_by_arm(rows, list(able))
     void = [f"*{change}*" for change in changes if change not in able]
     if void:
-        arms = f"No document of these options allows {' or '.join(void)}, so this was not asked.\n\n{arms}"
+        why = "no document of these options allows it, or it was added since this was measured"
+        arms = f"Not asked: {', '.join(void)} ({why}).\n\n{arms}"
     return TEXT.format(
         first=rows["seed"].min(),
         last=rows["seed"].max(),

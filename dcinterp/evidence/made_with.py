@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dcinterp.train.control.experiment import FINAL, Experiment, read_table
+from dcinterp.support.source_commit import CHANGED
+from dcinterp.train.control.experiment import Experiment, reported_runs
 
 MOST_COMMITS = 4
 
@@ -18,16 +19,19 @@ def made_with_line(experiment: Experiment, first: Experiment | None = None) -> s
         experiment: whose table is told.
         first: of the first seeds, where this one repeats them: their data is compared.
     """
-    rows = _reported(experiment)
+    rows = reported_runs(experiment)
     if "torch" not in rows or not (known := rows[rows["torch"].notna()]).shape[0]:
         return ""  # the rows of an earlier version
     some = "" if len(known) == len(rows) else f" of {len(known)} of the {len(rows)} runs"
-    parts = [f"PyTorch {', '.join(_values(known, 'torch'))}", f"on {', '.join(_values(known, 'device'))}"]
+    parts = [f"PyTorch {', '.join(_values(known, 'torch'))}"]
+    if devices := _values(known, "device"):
+        parts.append(f"on {', '.join(devices)}")
     commits = _values(known, "commit")
     if len(commits) > MOST_COMMITS:
-        parts.append(f"at {len(commits)} commits of this repository (column `commit`)")
+        parts.append(f"at {len(commits)} commits of dcinterp (column `commit`)")
     elif commits:
-        parts.append(f"at commit{'s' * (len(commits) > 1)} {', '.join(commits)} of this repository")
+        changed = " (+: its code was changed since)" if any(each.endswith(CHANGED) for each in commits) else ""
+        parts.append(f"at commit{'s' * (len(commits) > 1)} {', '.join(commits)} of dcinterp{changed}")
     return f"Trained with {', '.join(parts)}, by the table's rows{some}.{_data(known, first)}"
 
 
@@ -38,15 +42,10 @@ def _data(rows: pd.DataFrame, first: Experiment | None) -> str:
         return ""
     if len(found) > 1:
         return f" They read {len(found)} texts or sets of images (column `data_digest`)."
-    earlier = _values(_reported(first), "data_digest") if first else []
+    earlier = _values(reported_runs(first), "data_digest") if first else []
     same = ", as the first seeds did" if earlier == found else ""
-    other = f" The first seeds read another ({', '.join(earlier)})." if earlier and earlier != found else ""
+    other = f" The first seeds read {', '.join(earlier)}." if earlier and earlier != found else ""
     return f" All of these read the same text or images (digest {found[0]}){same}.{other}"
-
-
-def _reported(experiment: Experiment) -> pd.DataFrame:
-    table = read_table(experiment)
-    return table[table["stage"] == FINAL]
 
 
 def _values(rows: pd.DataFrame, column: str) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +22,8 @@ from dcinterp.evidence.verdicts import comparison, comparisons, replication, ver
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import (
     DIVERGED,
+    ENDED,
+    FINAL,
     REPLICATION,
     TUNING,
     Experiment,
@@ -70,7 +73,9 @@ HEAD = """# {title}
 PROTOCOL = "`{folder}/protocol.md` says what is asked, of which models, and how"
 CHANGES = """; what was changed after the first run is listed at
 its end, with what was known then"""
-PLANNED = """Planned is a repetition with other seeds, which this page shows once it has a run of every arm:
+PLANNED = "Planned is a repetition with seeds {seeds}{ended}, "
+BY_PROTOCOL = "by the commands of `{folder}/protocol.md`.\n\n"
+BY_COMMAND = """by
 
     dcinterp experiment run {folder} --seeds {seeds}{keep} --table {folder}/{table}
 
@@ -189,15 +194,21 @@ def _protocol(experiment: Experiment) -> str:
 
 
 def _planned(experiment: Experiment) -> str:
-    """The command of a repetition that the file plans, until it is whole."""
+    """How the repetition is made that the file plans, until all of its runs have ended."""
     if not experiment.again_seeds or not experiment.has_own_table:
         return ""
-    again = replication(experiment)
-    if again is not None and {*experiment.again_seeds} <= {*comparison(again, None).seeds}:
+    rows = read_table(replace(experiment, table=experiment.folder / REPLICATION))
+    count, ended = len(experiment.again_seeds) * len(experiment.arms), 0
+    if len(rows):
+        planned = rows["recipe.seed"].isin(experiment.again_seeds) & rows["arm"].isin(experiment.arms)
+        ended = int((planned & (rows["stage"] == FINAL) & rows["status"].isin(ENDED)).sum())
+    if ended >= count:
         return ""
-    return PLANNED.format(
+    told = PLANNED + (BY_PROTOCOL if _protocol(experiment) else BY_COMMAND)
+    return told.format(
         folder=experiment.folder_text,
         seeds=seeds_text(experiment.again_seeds),
+        ended=f" ({ended} of its {count} runs have ended)" * bool(ended),
         keep=" --keep-search" * bool(experiment.tuning_keys),
         table=REPLICATION,
     )
@@ -281,8 +292,9 @@ def search_tables(experiment: Experiment) -> str:
             # Three decimals of a loss near zero would hide what decided.
             means = [float(runs.loc[each, measure].mean()) for each in names]
             cells = [f"{mean:.1e}" if 0 < mean < 0.005 and measure == "loss" else f"{mean:.3f}" for mean in means]
-            best = means[values.index(chosen[arm])]
-            tied |= measure == experiment.tuned_by != "loss" and means.count(best) > 1
+            if measure == experiment.tuned_by != "loss":
+                sums = [math.fsum(runs.loc[each, measure]) for each in names if diverged.isdisjoint(each)]
+                tied |= sums.count(max(sums) if experiment.highest_is_best else min(sums)) > 1
             cells = [c if diverged.isdisjoint(each) else DIVERGED for c, each in zip(cells, names, strict=True)]
             rows.append([arm, *(f"**{c}**" if one == chosen[arm] else c for c, one in zip(cells, values, strict=True))])
         decides = ", by which it chose" if measure == experiment.tuned_by else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,8 +72,7 @@ def measure_missing(
             said(f"{arm}, seed {seed}: measured")
     rows = rows[rows["arm"].isin(arms)].drop(columns=DIGEST, errors="ignore")
     if not len(rows):
-        with suppress(OSError):  # that was made for them, and only where it is empty
-            table.parent.rmdir()
+        drop_if_empty(table.parent)
         raise UserError(_none_there(experiment, arms, runs))
     return rows
 
@@ -83,13 +83,21 @@ def _none_there(experiment: Experiment, arms: Sequence[str], runs: pd.DataFrame)
     if not experiment.has_own_table:
         options += f" --seeds {seeds_text(sorted({*runs['recipe.seed'].astype(int)}))}"
     said = f"There are no trained models of {', '.join(arms)} in {place.resolve()}, as seen from the working folder"
-    elsewhere = [] if experiment.has_own_table else sorted(place.parent.glob(f"{experiment.table.stem}-*"))
-    if elsewhere := [each for each in elsewhere if each.is_dir() and each != place]:
-        said += f". If the table was moved, its runs are in {elsewhere[0]}; move them to {place}"
+    named = re.compile(rf"{re.escape(experiment.table.stem)}-[0-9a-f]{{8}}")
+    beside = place.parent.iterdir() if place.parent.is_dir() and not experiment.has_own_table else ()
+    if elsewhere := sorted(each for each in beside if each.is_dir() and each != place and named.fullmatch(each.name)):
+        said += f". If the table was moved, its runs may be in {' or '.join(map(str, elsewhere))}; move them to {place}"
     return (
-        f"{said}. Else train some with dcinterp experiment run {experiment.folder}{options} --table NEW.csv, a file "
-        "that is not there yet, and ask those with --table NEW.csv."
+        f"{said}; give this from where they were trained, or train some with dcinterp experiment run "
+        f"{experiment.folder}{options} --table NEW.csv, a file that is not there yet, and ask those with --table "
+        "NEW.csv."
     )
+
+
+def drop_if_empty(folder: Path) -> None:
+    """Take away the folder that was made for what was to be measured, where nothing was."""
+    with suppress(OSError):  # it is not empty
+        folder.rmdir()
 
 
 def read_measured(table: Path) -> pd.DataFrame:

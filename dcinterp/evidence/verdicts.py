@@ -82,7 +82,8 @@ def whole_comparison(experiment: Experiment, measure: str | None = None) -> ArmC
     """
     found = arms_of(experiment, measure)
     if len(found.seeds) < found.planned:
-        raise UserError(f"{len(found.seeds)} of {found.planned} seeds have a run of every arm: {NO_VERDICT}.")
+        have = "has" if len(found.seeds) == 1 else "have"
+        raise UserError(f"{len(found.seeds)} of {found.planned} seeds {have} a run of every arm: {NO_VERDICT}.")
     return found
 
 

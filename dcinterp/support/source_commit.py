@@ -27,7 +27,9 @@ def source_commit(root: Path = Path(__file__).parents[2]) -> str:
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     if commit is None:
         return ""
-    return commit + CHANGED * (_git(root, "diff", "--quiet", "HEAD", "--", *SOURCES) is None)
+    # New files too: some folders are scanned for what lies in them.
+    status = _git(root, "--no-optional-locks", "status", "--porcelain", "--", *SOURCES)
+    return commit + CHANGED * (status != "")
 
 
 def _git(root: Path, *command: str) -> str | None:

@@ -46,7 +46,7 @@ def _reason(error: Exception) -> str:
     """What is wrong, and in which line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return reason(error)
-    return f"{error.problem} (line {error.problem_mark.line + 1})"
+    return f"{reason(ValueError(error.problem))} (line {error.problem_mark.line + 1})"
 
 
 class _Loader(yaml.SafeLoader):

@@ -18,6 +18,7 @@ from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import (
     RunsFolder,
     RunsTable,
+    drop_if_empty,
     measured_of,
     print_text,
     trained_models,
@@ -81,7 +82,7 @@ def column_of(rows: pd.DataFrame, seen: pd.DataFrame, hypothesis: Hypothesis, at
         if not len(found):
             return "no such seed"
         value = float(found.mean())
-        holds = "" if gain <= 0 else ", yes" if value >= PART * gain else ", no"
+        holds = "" if gain <= 0 else ", yes" if round(value - PART * gain, 9) >= 0 else ", no"
         return f"{value:+.4f}{holds}"
 
     def more(found: pd.Series) -> str:
@@ -108,7 +109,7 @@ def on_seen(seen: pd.DataFrame, hypothesis: Hypothesis) -> str:
             means = [f"{those[each].mean():.4f}" for each in (arm, baseline)]
             lines.append([words, str(len(those)), *means, f"{(those[arm] - those[baseline]).mean():+.4f}"])
     listed = ", ".join(f"{seed} ({share:.3f})" for seed, share in seen.loc[far, arm].items())
-    where = f"More have: {listed}." if far.any() else "None has more."
+    where = f"{'All' if far.all() else 'These'} have more: {listed}." if far.any() else "None has more."
     table = markdown_table(["seeds", "how many", arm, baseline, f"{arm} minus {baseline}"], lines)
     return SEEN.format(arm=arm, baseline=baseline, far=FAR, where=where, table=table)
 
@@ -117,7 +118,8 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     """The tables, as Markdown; `options` are those of the command that makes them again."""
     primary = next(iter(experiment.measures))
     asked = [each for each in experiment.hypotheses if each.measure in ("", primary)]
-    guards = [each for each in experiment.hypotheses if each.measure == experiment.solved_by]
+    of_solved = [each for each in experiment.hypotheses if each.measure == experiment.solved_by]
+    guards = [each for each in of_solved if len(each.arms) == len(each.baselines) == 1]
     rows = with_all_arms(rows, experiment)
     runs = reported_runs(experiment)
     seen = runs.pivot_table(index="recipe.seed", columns="arm", values=experiment.solved_by)
@@ -152,6 +154,7 @@ def main(
     """Print the tables, and keep them where they are of other seeds."""
     trained = trained_models(folder, HERE, table)
     if not (measured := trained.place / MEASURED).is_file():
+        drop_if_empty(trained.place)
         asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
         raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py {asked} makes it.")
     text = summary(measured_of(trained.experiment, measured), trained.experiment, trained.options)

@@ -21,6 +21,7 @@ from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import (
     RunsFolder,
     RunsTable,
+    drop_if_empty,
     measured_of,
     print_text,
     trained_models,
@@ -130,6 +131,7 @@ def main(
     """Write the tables and print them."""
     trained = trained_models(folder, HERE, table)
     if not (measured := trained.place / MEASURED).is_file():
+        drop_if_empty(trained.place)
         asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
         raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py {asked} makes it.")
     print_text(

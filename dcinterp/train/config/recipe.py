@@ -427,19 +427,22 @@ def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[last] = value
 
 
-def _home_of(key: str) -> str:
-    """Where a key belongs that stands outside its section, such as "recipe.learning_rate"; empty where nowhere."""
+def _homes_of(key: str) -> str:
+    """Where a key may belong that stands outside its section, such as "data.seed or recipe.seed"; empty if nowhere."""
+    found = list[str]()
 
-    def within(kind: Any, prefix: str) -> str:
+    def within(kind: Any, prefix: str) -> None:
         for name, hint in _hints(kind).items():
+            inner = next((each for each in (hint, *typing.get_args(hint)) if is_dataclass(each)), None)
             if name == key and prefix:
-                return f"{prefix}{name}"
-            if is_dataclass(hint) and (found := within(hint, f"{prefix}{name}.")):
-                return found
-        return ""
+                found.append(f"{prefix}{name}")
+            if inner is not None:
+                within(inner, f"{prefix}{name}{'' if inner is hint else '[]'}.")
 
-    of_model = {name for each in presets().values() for name in each.all_fields()}
-    return within(TrainConfig, "") or (f"model.changes.{key}" if key in of_model else "")
+    within(TrainConfig, "")
+    if any(key in each.all_fields() for each in presets().values()):
+        found.append(f"model.changes.{key}")
+    return " or ".join(found)
 
 
 def _build(kind: Any, value: Any, where: str) -> Any:
@@ -452,8 +455,8 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         for key in value:
             if key not in names:
                 place = f"in {where}" if where else "at the top level"
-                home = "" if where else _home_of(str(key))
-                way = f"did you mean {home}?" if home else nearest(str(key)[:60], names)
+                homes = "" if where else _homes_of(str(key))
+                way = f"did you mean {homes}?" if homes else nearest(str(key)[:60], names)
                 raise UserError(f"Unknown key {shown(key)} {place} of the training config; {way}")
         return kind(**{k: _build(hints[k], v, f"{where}.{k}" if where else k) for k, v in value.items()})
     origin = typing.get_origin(kind)

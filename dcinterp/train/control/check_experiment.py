@@ -300,7 +300,7 @@ def _problems(experiment: Experiment, columns: Sequence[str], in_search: Sequenc
             of = "of the search" if key == "tuning.by" else "that are reported"
             yield f"{key} names {column!r}, which not all runs {of} measure; {nearest(column, known)}"
     primary = next(iter(experiment.measures))
-    if experiment.measure_best == "highest" and is_loss(primary):
+    if experiment.measure_best == "highest" and _is_loss(primary):
         yield (
             f"tuning.measure_best is highest, and lower is better in {primary!r}, the first of the measures; give "
             "lowest, or another first. A hypothesis says that its arm has more of the measure than its baseline."
@@ -309,7 +309,7 @@ def _problems(experiment: Experiment, columns: Sequence[str], in_search: Sequenc
         yield f"There is no {experiment.folder / PROTOCOL}; write it, and commit it before the first run that counts."
 
 
-def is_loss(measure: str) -> bool:
+def _is_loss(measure: str) -> bool:
     """Whether less of a measure of a table is better."""
     return measure.endswith("loss") or measure == "bits_per_byte"
 

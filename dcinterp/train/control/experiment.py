@@ -315,7 +315,9 @@ class Experiment:
             for stage, arm, values in product((TUNING, FINAL), self.arms, self.searched())
         }
         if len(names) and not any(f"{name.rpartition('=')[0]}=" in named for name in names):
-            raise UserError(
+            # A file whose arms were all renamed has no runs yet.
+            kind = NoRunsYet if self.has_own_table else UserError
+            raise kind(
                 f"No row of {self.table} is a run of {self.folder}: it is the table of another experiment, or of other "
                 "arms and values than the file has now; give another --table, or move it away."
             )

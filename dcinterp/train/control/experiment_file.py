@@ -174,10 +174,11 @@ def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Exp
         made = replace(made, output=_place_of_runs(made))
     try:
         made.tuning_runs()
+        configs = {arm: made.run(FINAL, arm, {}, seeds[0]).config for arm in made.arms}
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
-    for arm in made.arms:
-        _require_model(file, arm, made.run(FINAL, arm, {}, seeds[0]).config)
+    for arm, config in configs.items():
+        _require_model(file, arm, config)
     return made
 
 

@@ -28,6 +28,7 @@ from dcinterp.train.control.experiment import (
 from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.seeds import seeds_text
 from dcinterp.train.control.sweep import TABLE, Sweep, SweepRun, file_name, run_sweep
+from dcinterp.train.loop.metrics_file import MADE_WITH
 
 LOCK = ".experiment"
 MOST_NAMED = 20
@@ -100,7 +101,10 @@ def _seeds_of(experiment: Experiment, given: tuple[int, ...]) -> tuple[int, ...]
         return given or experiment.seeds
     seeds = given or planned
     if not seeds:
-        raise UserError(f"{table} is for other seeds; give --seeds, such as {experiment.fresh_seeds()}.")
+        rows = read_table(experiment)
+        there = rows.loc[rows["stage"] == FINAL, "recipe.seed"] if len(rows) else ()
+        which = f"such as those that it has, {seeds_text(sorted({*map(int, there)}))}" if len(there) else ""
+        raise UserError(f"{table} is for other seeds; give --seeds, {which or f'such as {experiment.fresh_seeds()}'}.")
     if same := sorted({*seeds} & {*experiment.seeds}):
         raise UserError(
             f"{table} is for other seeds than the file's, which are in {TABLE}; give --seeds without {same[0]}."
@@ -187,8 +191,8 @@ def _join(experiment: Experiment, stage: str, runs: Sequence[SweepRun]) -> None:
     made = experiment.output / stage / TABLE
     if not made.is_file():
         return
-    rows = pd.read_csv(made)
-    rows = _with_diverged(rows)
+    # A commit such as 0123456e7890 is text.
+    rows = _with_diverged(pd.read_csv(made, dtype=dict.fromkeys(MADE_WITH, str)))
     digests = {run.name: digest(run) for run in runs}
     ended = rows["status"].isin(ENDED) & rows["name"].isin(digests)
     rows = rows[ended].drop(columns=["message"])

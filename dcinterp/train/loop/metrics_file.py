@@ -90,13 +90,17 @@ def data_digest(starts: Sequence[dict[str, Any]]) -> str:
 def made_with(starts: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What a run read and was trained with, by its history: digest of the data, PyTorch, device, commit of the code.
 
-    Of starts that differ, as of a run that went on elsewhere, each is named, in order. Without what none of them says.
+    Of starts that differ, as of a run that went on elsewhere, each is named, in order. Without what one of them does
+    not say, as of a run that began with an earlier version. Starts before the last at step 0 are in no model.
     """
     found = {"data_digest": data_digest(starts)}
+    anew = max((at for at, start in enumerate(starts) if start["step"] == 0), default=0)
+    starts = starts[anew:]
     # Of runs that were made side by side in one model the device says so, as engines are named.
     starts = [start | {"device": f"stacked:{start.get('device')}"} if "stacked" in start else start for start in starts]
     for key in MADE_WITH[1:]:
-        found[key] = " ".join(dict.fromkeys(str(start[key]) for start in starts if start.get(key)))
+        said = [str(start.get(key) or "") for start in starts]
+        found[key] = " ".join(dict.fromkeys(said)) if all(said) else ""
     return {key: said for key, said in found.items() if said}
 
 

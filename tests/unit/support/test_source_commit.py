@@ -22,11 +22,13 @@ def checkout(tmp_path: Path) -> Path:
         (tmp_path / name / "__init__.py").write_text("")
     (tmp_path / "notes.md").write_text("a")
     git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "notes.md")
+    git(tmp_path, "commit", "--quiet", "--message", "another project")
     return tmp_path
 
 
 def test_the_commit_is_named_and_marked_where_the_code_was_changed(checkout):
-    assert source_commit.__wrapped__(checkout) == "", "files of no commit, as of a package inside another project"
+    assert source_commit.__wrapped__(checkout) == "", "a package inside another project"
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "first")
     commit = git(checkout, "rev-parse", "HEAD").strip()[:12]
@@ -35,9 +37,16 @@ def test_the_commit_is_named_and_marked_where_the_code_was_changed(checkout):
     assert source_commit.__wrapped__(checkout) == commit
     (checkout / "dcinterp" / "__init__.py").write_text("changed = True")
     assert source_commit.__wrapped__(checkout) == f"{commit}+"
+    (checkout / "dcinterp" / "__init__.py").write_text("")
+    assert source_commit.__wrapped__(checkout) == commit
+    (checkout / "dcinterp" / "puzzle.py").write_text("")
+    assert source_commit.__wrapped__(checkout) == f"{commit}+", "a scan would find it"
 
 
 def test_without_history_or_git_there_is_none(tmp_path, checkout, monkeypatch):
     assert source_commit.__wrapped__(tmp_path / "nothing") == ""
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "first")
+    assert source_commit.__wrapped__(checkout)
     monkeypatch.setenv("PATH", "")
     assert source_commit.__wrapped__(checkout) == ""

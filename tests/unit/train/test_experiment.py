@@ -127,7 +127,7 @@ def test_a_repetition_keeps_the_search_when_told_to(folder, launched):
         run_experiment(read_experiment(folder), keep_search=True)
     with pytest.raises(UserError, match=r"is for other seeds than the file's, which are in results.csv; .* without 0"):
         run_experiment(again, seeds=(0, 9), keep_search=True)
-    with pytest.raises(UserError, match=r"is for other seeds; give --seeds, such as 9"):
+    with pytest.raises(UserError, match=r"is for other seeds; give --seeds, such as those that it has, 7-8\.$"):
         run_experiment(again, keep_search=True)
     page = page_of(read_experiment(folder), "picture.svg")
     assert f"--seeds 7-8 --keep-search --table {folder}/replication.csv" in page
@@ -141,16 +141,26 @@ def test_seeds_that_are_planned_are_those_of_a_repetition(folder, launched, monk
         yaml.safe_dump(TREE | {"again": {"seeds": "7-8"}, "output": str(folder.parents[1] / "runs")})
     )
     own = run_experiment(read_experiment(folder))
-    planned = f"dcinterp experiment run {folder} --seeds 7-8 --keep-search --table {folder}/replication.csv"
-    assert planned in page_of(read_experiment(folder), "picture.svg")
+    planned = "Planned is a repetition with seeds 7-8"
+    text = page_of(read_experiment(folder), "picture.svg")
+    command = f"dcinterp experiment run {folder} --seeds 7-8 --keep-search --table {folder}/replication.csv"
+    assert f"{planned}, by\n\n    {command}" in text
+    (folder / "protocol.md").write_text("# Protocol\n")
+    text = page_of(read_experiment(folder), "picture.svg")
+    assert f"{planned}, by the commands of `{folder}/protocol.md`." in text
     again = read_experiment(folder, table=folder / "replication.csv")
     with pytest.raises(UserError, match=r"plans the seeds 7-8 for .*replication.csv, without 9; give those"):
         run_experiment(again, seeds=(8, 9), keep_search=True)
     launched.clear()
     run_experiment(again, keep_search=True)
     assert sorted(name.split(",")[-1] for name in launched) == ["seed=7", "seed=7", "seed=8", "seed=8"]
-    text = page_of(read_experiment(folder), "picture.svg")
-    assert planned not in text.partition("## With other seeds")[0], "it is done"
+    table = pd.read_csv(folder / "replication.csv")
+    assert planned not in page_of(read_experiment(folder), "picture.svg"), "it is done"
+    table.iloc[:-1].to_csv(folder / "replication.csv", index=False)
+    assert f"{planned} (3 of its 4 runs have ended), by" in page_of(read_experiment(folder), "picture.svg")
+    table["status"] = [*table["status"][:-1], "diverged"]
+    table.to_csv(folder / "replication.csv", index=False)
+    assert planned not in page_of(read_experiment(folder), "picture.svg"), "no run of it is to come"
     monkeypatch.chdir(folder.parent)
     with pytest.raises(UserError, match=rf"has the name of the table that the page shows.* --table {folder}/repl"):
         run_experiment(read_experiment(folder, table="replication.csv"), keep_search=True)
