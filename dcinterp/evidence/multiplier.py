@@ -12,6 +12,7 @@ from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, Verdict, verdict_
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import FINAL, Experiment, Multiplier, read_table, reported_runs
 from dcinterp.train.control.experiment_file import series
+from dcinterp.train.control.seeds import whole_seeds
 
 
 def fit_of(experiment: Experiment, over: Over = "seeds", through: Through = "line") -> ScalingFit:
@@ -82,7 +83,7 @@ def multiplier_verdict(experiment: Experiment, level: float = LEVEL) -> Verdict:
     planned = _planned(experiment)
     if interim := len(fit.seeds) < planned:
         word = NO_VERDICT
-        says = f"{len(fit.seeds)} of {planned} seeds have a run of every arm: {NO_VERDICT}"
+        says = f"{whole_seeds(len(fit.seeds), planned)}: {NO_VERDICT}"
     few = one_by_one(*(each.by_seed for each in fits), form=".2f")
     return Verdict(
         *asked,

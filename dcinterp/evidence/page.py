@@ -24,6 +24,7 @@ from dcinterp.train.control.experiment import (
     DIVERGED,
     ENDED,
     FINAL,
+    PROTOCOL,
     REPLICATION,
     TUNING,
     Experiment,
@@ -70,7 +71,7 @@ HEAD = """# {title}
 
 {apart}{beside}{measured}"""
 
-PROTOCOL = "`{folder}/protocol.md` says what is asked, of which models, and how"
+ASKED = "`{folder}/protocol.md` says what is asked, of which models, and how"
 CHANGES = """; what was changed after the first run is listed at
 its end, with what was known then"""
 PLANNED = "Planned is a repetition with seeds {seeds}{ended}, "
@@ -186,11 +187,11 @@ def more_of(experiment: Experiment) -> list[str]:
 
 def _protocol(experiment: Experiment) -> str:
     """What its protocol holds, where there is one."""
-    file = experiment.folder / "protocol.md"
+    file = experiment.folder / PROTOCOL
     if not file.is_file():
         return ""
     changes = CHANGES * ("\n## Changes" in file.read_text(encoding="utf-8", errors="replace"))
-    return f"{PROTOCOL.format(folder=experiment.folder_text)}{changes}. "
+    return f"{ASKED.format(folder=experiment.folder_text)}{changes}. "
 
 
 def _planned(experiment: Experiment) -> str:
@@ -204,7 +205,7 @@ def _planned(experiment: Experiment) -> str:
         ended = int((planned & (rows["stage"] == FINAL) & rows["status"].isin(ENDED)).sum())
     if ended >= count:
         return ""
-    told = PLANNED + (BY_PROTOCOL if _protocol(experiment) else BY_COMMAND)
+    told = PLANNED + (BY_PROTOCOL if (experiment.folder / PROTOCOL).is_file() else BY_COMMAND)
     return told.format(
         folder=experiment.folder_text,
         seeds=seeds_text(experiment.again_seeds),

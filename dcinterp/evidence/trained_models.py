@@ -72,7 +72,7 @@ def measure_missing(
             said(f"{arm}, seed {seed}: measured")
     rows = rows[rows["arm"].isin(arms)].drop(columns=DIGEST, errors="ignore")
     if not len(rows):
-        drop_if_empty(table.parent)
+        _drop_if_empty(table.parent)
         raise UserError(_none_there(experiment, arms, runs))
     return rows
 
@@ -94,7 +94,7 @@ def _none_there(experiment: Experiment, arms: Sequence[str], runs: pd.DataFrame)
     )
 
 
-def drop_if_empty(folder: Path) -> None:
+def _drop_if_empty(folder: Path) -> None:
     """Take away the folder that was made for what was to be measured, where nothing was."""
     with suppress(OSError):  # it is not empty
         folder.rmdir()
@@ -145,6 +145,25 @@ def _measured_of(runs: pd.DataFrame, table: Path) -> pd.DataFrame:
     of = ((now.get((arm, seed)), made) for arm, seed, made in zip(rows["arm"], rows["seed"], rows[DIGEST], strict=True))
     same = [not (isinstance(want, str) and isinstance(made, str)) or want == made for want, made in of]
     return rows[pd.Series(same, index=rows.index, dtype=bool)]
+
+
+def measured_before(trained: TrainedModels, name: str, script: str, folder: Path, table: Path | None) -> pd.DataFrame:
+    """`measured_of` what another script keeps, which a script reads that measures nothing.
+
+    Args:
+        trained: whose models they are.
+        name: of the file.
+        script: which makes it.
+        folder, table: as they were given, for the message.
+
+    Raises:
+        UserError: it was not given yet, or as `measured_of`.
+    """
+    if not (file := trained.place / name).is_file():
+        _drop_if_empty(trained.place)
+        asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
+        raise UserError(f"There is no {file}; {script} {asked} makes it.")
+    return measured_of(trained.experiment, file)
 
 
 def with_all_arms(rows: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:

@@ -40,6 +40,7 @@ from dcinterp.train.control.experiment import (
     reported_runs,
 )
 from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.seeds import whole_seeds
 
 CLAIM = "claim"
 EDGE = "†"
@@ -82,8 +83,7 @@ def whole_comparison(experiment: Experiment, measure: str | None = None) -> ArmC
     """
     found = arms_of(experiment, measure)
     if len(found.seeds) < found.planned:
-        have = "has" if len(found.seeds) == 1 else "have"
-        raise UserError(f"{len(found.seeds)} of {found.planned} seeds {have} a run of every arm: {NO_VERDICT}.")
+        raise UserError(f"{whole_seeds(len(found.seeds), found.planned)}: {NO_VERDICT}.")
     return found
 
 

@@ -96,9 +96,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
         of = rows[chosen]
         arms = [f"{of.loc[of['arm'] == arm, 'right'].mean():.3f}" for arm in experiment.arms]
         shares = of.pivot_table(index="seed", columns="arm", values="right")
-        apart = [
-            mean_and_range(shares[list(h.arms)].mean(axis=1) - shares[list(h.baselines)].mean(axis=1)) for h in asked
-        ]
+        apart = [mean_and_range(each.by_seed(shares)) for each in asked]
         lines.append([name, *arms, *apart, *(f"{of[column].mean():.2f}" for column in ("random fact", "odd fact"))])
     named = [f"as in {each.name}" for each in asked]
     table = markdown_table(["tasks", *experiment.arms, *named, "random fact", "odd fact"], lines)

@@ -18,18 +18,17 @@ from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import (
     RunsFolder,
     RunsTable,
-    drop_if_empty,
-    measured_of,
+    measured_before,
     print_text,
     trained_models,
     with_all_arms,
 )
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
 from dcinterp.train.control.experiment import Experiment, Hypothesis, reported_runs
 
 HERE = Path(__file__).parent
 MEASURED, TEXT_FILE = "by_combination.csv", "more-conditions.md"
+MADE_BY = "experiments/recombination_tasks/by_combination.py"
 FEWEST, PART, GUESSED, ODD = 4, 0.5, 1 / 3, 0.5
 FAR = 0.6
 """Of the tasks seen: models beyond it are told apart where the difference on these is described."""
@@ -58,8 +57,7 @@ chosen by their outcome, so nothing is concluded from them. {where}
 
 def differences(rows: pd.DataFrame, hypothesis: Hypothesis) -> pd.Series:
     """The mean of its arms minus that of its baselines on the tasks of `rows`, by seed."""
-    right = rows.pivot_table(index="seed", columns="arm", values="right")
-    return right[list(hypothesis.arms)].mean(axis=1) - right[list(hypothesis.baselines)].mean(axis=1)
+    return hypothesis.by_seed(rows.pivot_table(index="seed", columns="arm", values="right"))
 
 
 def column_of(rows: pd.DataFrame, seen: pd.DataFrame, hypothesis: Hypothesis, at: float) -> list[str]:
@@ -153,11 +151,8 @@ def main(
 ) -> None:
     """Print the tables, and keep them where they are of other seeds."""
     trained = trained_models(folder, HERE, table)
-    if not (measured := trained.place / MEASURED).is_file():
-        drop_if_empty(trained.place)
-        asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
-        raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py {asked} makes it.")
-    text = summary(measured_of(trained.experiment, measured), trained.experiment, trained.options)
+    rows = measured_before(trained, MEASURED, MADE_BY, folder, table)
+    text = summary(rows, trained.experiment, trained.options)
     if table is None:
         typer.echo(text)
     else:

@@ -21,20 +21,19 @@ from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import (
     RunsFolder,
     RunsTable,
-    drop_if_empty,
-    measured_of,
+    measured_before,
     print_text,
     trained_models,
     with_all_arms,
 )
 from dcinterp.evidence.verdicts import level_of_family
 from dcinterp.mechanism.statistics import bootstrap_interval
-from dcinterp.support.errors import UserError
 from dcinterp.support.text import markdown_table
-from dcinterp.train.control.experiment import Experiment, Hypothesis, reported_runs
+from dcinterp.train.control.experiment import Experiment, reported_runs
 
 HERE = Path(__file__).parent
 MEASURED, TEXT_FILE = "by_combination.csv", "more-leans-on.md"
+MADE_BY = "experiments/recombination_tasks/by_combination.py"
 RESAMPLES = 20_000
 """With as few as elsewhere an end near zero would hang on the draws."""
 
@@ -65,11 +64,6 @@ The difference on the tasks seen, over all seeds, at {level:.2%} (at 95 %: *Wher
 """
 
 
-def by_seed(values: pd.DataFrame, hypothesis: Hypothesis) -> pd.Series:
-    """The difference of a hypothesis, seed by seed; `values` has a column for every arm."""
-    return values[list(hypothesis.arms)].mean(axis=1) - values[list(hypothesis.baselines)].mean(axis=1)
-
-
 def between(apart: pd.Series, level: float) -> str:
     """The mean of differences of accuracies over seeds, with its interval."""
     values = torch.tensor(apart.to_numpy())
@@ -88,10 +82,10 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
 
     rows = with_all_arms(rows, experiment)
     whole, without = right(rows), []
-    apart = {each.name: by_seed(whole, each) for each in asked}
+    apart = {each.name: each.by_seed(whole) for each in asked}
     for one in experiment.config["data"]["holdout"]:
         rest = right(rows[rows["combination"] != one])
-        without.append([one, *(between(by_seed(rest, each), level) for each in asked)])
+        without.append([one, *(between(each.by_seed(rest), level) for each in asked)])
     seeds = [
         [f"{seed:.0f}", *(f"{found[seed]:+.3f}; {between(found.drop(seed), level)}" for found in apart.values())]
         for seed in whole.index
@@ -101,7 +95,7 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
     seen, loss = (
         runs.pivot_table(index="recipe.seed", columns="arm", values=each) for each in (experiment.solved_by, "loss")
     )
-    on_seen = [f"{each.name} {between(by_seed(seen, each), level)}" for each in asked]
+    on_seen = [f"{each.name} {between(each.by_seed(seen), level)}" for each in asked]
     learnt = []
     for each in asked:
         both = (seen[[*each.arms, *each.baselines]] >= experiment.solved_at).all(axis=1)
@@ -130,12 +124,9 @@ def main(
 ) -> None:
     """Write the tables and print them."""
     trained = trained_models(folder, HERE, table)
-    if not (measured := trained.place / MEASURED).is_file():
-        drop_if_empty(trained.place)
-        asked = f"--folder {folder}" + ("" if table is None else f" --table {table}")
-        raise UserError(f"There is no {measured}; experiments/recombination_tasks/by_combination.py {asked} makes it.")
+    rows = measured_before(trained, MEASURED, MADE_BY, folder, table)
     print_text(
-        summary(measured_of(trained.experiment, measured), trained.experiment, trained.options),
+        summary(rows, trained.experiment, trained.options),
         trained.place / TEXT_FILE,
     )
 

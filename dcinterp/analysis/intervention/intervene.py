@@ -230,16 +230,16 @@ def intervene(
     length = explanation.ids.shape[1]
     changes = [_counted_in_prompt(one, length - explanation.read) for one in read_interventions(interventions)]
     units = [each for one in changes for each in checked(bridge, one, length)]
-    unused = []
-    if counterfactual is not None:
-        if any(one.kind == "counterfactual" for one in units):
-            counterfactual = explanation.baseline(bridge, counterfactual, "counterfactual")
-        else:
-            unused.append("counterfactual")
+    used = {
+        "counterfactual": any(one.kind == "counterfactual" for one in units),
+        "reference": takes_reference(one.kind for one in units),
+    }
+    given = {"counterfactual": counterfactual, "reference": reference}
+    unused = [name for name, each in given.items() if each is not None and not used[name]]
+    if counterfactual is not None and used["counterfactual"]:
+        counterfactual = explanation.baseline(bridge, counterfactual, "counterfactual")
     among = None
-    if not takes_reference(one.kind for one in units):
-        unused += ["reference"] * (reference is not None)
-    else:
+    if used["reference"]:
         reference = default_reference(bridge, prompt) if reference is None else reference
         among = prompts(bridge, reference)
     values = references(

@@ -36,6 +36,7 @@ from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.text import shown
 from dcinterp.train.control.experiment import DRAWS, Experiment, NoRunsYet, reported_runs, values_text
 from dcinterp.train.control.experiment_file import read_experiment
+from dcinterp.train.control.seeds import whole_seeds
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,7 @@ class ArmComparison(Result):
             if len(self.seeds) == 1
             else f"There are {len(self.seeds)} seeds; intervals of so few rest on how values scatter in general."
         ]
-        have = "has" if len(self.seeds) == 1 else "have"
-        short = [f"{len(self.seeds)} of {self.planned} seeds {have} a run of every arm; what is shown is interim."]
+        short = [f"{whole_seeds(len(self.seeds), self.planned)}; what is shown is interim."]
         return (few if len(self.seeds) < 5 else []) + (short if len(self.seeds) < self.planned else [])
 
 

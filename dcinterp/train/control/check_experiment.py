@@ -20,7 +20,7 @@ from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.config.recipe import TrainConfig, require_cooldown, require_read_keys
-from dcinterp.train.control.experiment import ENDED, FINAL, TUNING, Experiment, read_table
+from dcinterp.train.control.experiment import ENDED, FINAL, PROTOCOL, TUNING, Experiment, read_table
 from dcinterp.train.control.sweep import COLUMNS, SweepRun, patches, training_flops
 from dcinterp.train.data.batches import Batches, DataSource
 from dcinterp.train.data.data_source import count_tokens, open_data_source, require_fitting, resolve_steps
@@ -29,8 +29,6 @@ from dcinterp.train.loop.run import evaluation_callback, model_config, resolve
 from dcinterp.train.loop.run_summary import roughly, time_step
 from dcinterp.train.loop.start import OpenStart, Start, open_model
 from dcinterp.train.loop.trainer import on_cpu
-
-PROTOCOL = "protocol.md"
 
 
 @dataclass(frozen=True)

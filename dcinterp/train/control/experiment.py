@@ -32,7 +32,7 @@ from dcinterp.train.control.sweep import TABLE, SweepRun, file_name, make_run, r
 from dcinterp.train.loop.metrics_file import MADE_WITH
 
 SEEDED = ("recipe.seed", "data.seed")
-REPLICATION = "replication.csv"
+REPLICATION, PROTOCOL = "replication.csv", "protocol.md"
 PLANNED_AGAIN = re.compile(r"^again:\s.*?\bseeds: *[\"']?([0-9,-]+)", re.MULTILINE | re.DOTALL)
 """Where the file of an experiment names the seeds of its repetition."""
 DRAWS = 1000
@@ -82,6 +82,10 @@ class Hypothesis:
     def difference(self) -> str:
         """What is said to be above zero, in words."""
         return in_words(self.arms, self.baselines)
+
+    def by_seed(self, values: pd.DataFrame) -> pd.Series:
+        """The difference, row by row of a table such as [seed, arm]."""
+        return values[list(self.arms)].mean(axis=1) - values[list(self.baselines)].mean(axis=1)
 
 
 @dataclass(frozen=True)

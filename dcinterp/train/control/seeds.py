@@ -25,6 +25,11 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def whole_seeds(count: int, planned: int) -> str:
+    """How many seeds can be compared, in words."""
+    return f"{count} of {planned} seeds {'has' if count == 1 else 'have'} a run of every arm"
+
+
 def seeds_text(seeds: Sequence[int]) -> str:
     """Seeds as `parse_seeds` reads them: those that follow each other as a range, such as "10-19,25"."""
     runs = list[list[int]]()
