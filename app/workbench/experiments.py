@@ -16,7 +16,7 @@ from dcinterp.evidence.motifs import motif_rows, motifs, not_looked_into
 from dcinterp.evidence.page import more_of, search_notes
 from dcinterp.evidence.verdicts import COLUMNS, replication, verdict_lines, verdict_rows
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import REPLICATION, Experiment
+from dcinterp.train.control.experiment import PROTOCOL, REPLICATION, Experiment
 from dcinterp.train.control.experiment_file import find_experiments, read_experiment
 from dcinterp.train.control.sweep import TABLE
 from workbench import analyses
@@ -113,7 +113,7 @@ def limits(experiment: Experiment) -> list[str]:
 
 def protocol(experiment: Experiment) -> str:
     """The protocol in Markdown, its headings two levels down; empty without one."""
-    file = experiment.folder / "protocol.md"
+    file = experiment.folder / PROTOCOL
     return _headings_down(file.read_text(encoding="utf-8") if file.is_file() else "", 2)
 
 
