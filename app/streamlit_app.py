@@ -40,6 +40,8 @@ st.html(
     "<style>h3 {padding-top: 1.2rem} [data-testid=stMainBlockContainer] {padding-top: 3.2rem}"
     # Captions explain figures: Streamlit's own grey is too faint to read.
     " [data-testid=stCaptionContainer] {opacity: 0.8}"
+    # A table of text that is wider than its column scrolls by itself, so that none of it is cut off.
+    " [data-testid=stMarkdownContainer] table {display: block; width: fit-content; max-width: 100%; overflow-x: auto}"
     # On a laptop's screen the model and running work should be visible under the list of pages without scrolling.
     " [data-testid=stSidebarHeader] {height: 2.75rem; margin-bottom: 0} [data-testid=stSidebarNavLink] {margin: 0}"
     " [data-testid=stSidebarNavSeparator] {padding-top: 0.5rem}"

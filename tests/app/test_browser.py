@@ -214,6 +214,14 @@ def test_every_page_fits_its_window(browser, server, width, scheme):
             " return main.scrollWidth - main.clientWidth }"
         )
         assert wide <= 2, (name, width)
+    if width == 900:  # tables of text that are wider than their column
+        open_page(page, f"{server}/experiments?experiment=birth", "h1")
+        page.locator("table").first.wait_for()
+        beyond = page.evaluate(
+            "() => [...document.querySelectorAll('table')].map(table =>"
+            " table.getBoundingClientRect().right - table.parentElement.getBoundingClientRect().right)"
+        )
+        assert beyond and max(beyond) <= 1, beyond
     context.close()
 
 
