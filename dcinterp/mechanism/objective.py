@@ -24,6 +24,7 @@ from dcinterp.mechanism.path_gradient import Metric
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, token_id, token_ids, word_tokens
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import in_sentence
 
 Objective = Literal["logit", "log-probability"]
 UNITS = {"logit": "logits", "log-probability": "nats"}
@@ -75,11 +76,16 @@ class Explanation:
     other: int | None = None
 
     def answer(self, bridge: Bridge, logits: Tensor) -> str:
-        """The model's own answer: its most likely token at every explained position, as text."""
-        return decoded(bridge, self.answer_ids(logits))
+        """The model's own answer as text: its most likely tokens, up to the first that is not the explained one.
+
+        Behind that one the logits are of a text that the model does not write.
+        """
+        ids = self.answer_ids(logits)
+        end = next((at + 1 for at, pair in enumerate(zip(ids, self.expected, strict=True)) if pair[0] != pair[1]), None)
+        return decoded(bridge, ids[:end])
 
     def answer_ids(self, logits: Tensor) -> list[int]:
-        """The tokens of `answer`."""
+        """Its most likely token at every explained position."""
         return logits[0, list(self.positions)].argmax(-1).tolist()
 
     def is_right(self, logits: Tensor) -> bool:
@@ -168,11 +174,12 @@ def other_answer(answer: str, target: str, right: bool | None) -> str:
     if answer == target if right is None else right:
         return ""
     if answer == target:
-        return f'answers "{answer}" (another token of the same text), not "{target}"'
+        return f'answers "{in_sentence(answer)}" (another token of the same text), not "{in_sentence(target)}"'
     if answer.strip() == target.strip():
         how = "two tokens that differ in their spaces; write it as the model does, or give its id"
-        return f'answers "{answer}", not "{target}" ({how})'
-    return f'answers "{answer.strip()}", not "{target.strip()}"'
+        said, wanted = (each.replace("\n", "↵") for each in (answer, target))
+        return f'answers "{said}", not "{wanted}" ({how})'
+    return f'answers "{in_sentence(answer)}", not "{in_sentence(target)}"'
 
 
 def mixed_metrics(foils: Sequence[str]) -> list[str]:

@@ -34,6 +34,7 @@ from dcinterp.results.result import Result
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError, require_known
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.text import in_sentence_apart
 
 Direction = Literal["denoising", "noising"]
 DIRECTIONS = ("denoising", "noising")
@@ -155,8 +156,9 @@ class PairPatching(Result, shared=True):
         return frame.sort_values("effect", key=abs, ascending=False, ignore_index=True)
 
     def sentence(self) -> str:
+        target, foil = in_sentence_apart(self.target, self.foil)
         return (
-            f'The logit of "{self.target.strip()}" minus that of "{self.foil.strip()}" is {self.clean:z.2f} on the '
+            f'The logit of "{target}" minus that of "{foil}" is {self.clean:z.2f} on the '
             f"prompt (share 1) and {self.corrupted:z.2f} on the counterfactual (share 0)."
         )
 
@@ -214,9 +216,10 @@ def read_pair(
 
     require_known("direction", direction, DIRECTIONS)
     require_known("counterfactual", change, KINDS)
-    keeps = counterfactual is None and change == "position" and target is None
+    keeps = counterfactual is None and change == "position"
     if counterfactual is None:
         counterfactual, right, wrong = counterfactual_of(bridge, prompt, change)
+        keeps &= target is None or answer_tokens(bridge, target) == answer_tokens(bridge, right)
         # All read alike: what a person gives, too, is an answer in this text.
         target, foil = (
             _in_text(bridge, given) if isinstance(given, str) else own_answer if given is None else given

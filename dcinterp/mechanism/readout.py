@@ -23,9 +23,23 @@ PROBE = 1e3
 """Size of the vectors that a norm is tried on: large, so that its epsilon does not matter."""
 
 
-def likeliest(logits: Float[Tensor, " vocab"], k: int) -> Int[Tensor, " k"]:
+def likeliest(logits: Float[Tensor, "*places vocab"], k: int) -> Int[Tensor, "*places k"]:
     """The tokens with the largest logits, most likely first; of equal ones the first, as argmax has it."""
-    return logits.sort(descending=True, stable=True).indices[:k]
+    top = logits.topk(min(k, logits.shape[-1]), -1)
+    ids = top.indices.sort(-1).values
+    ids = ids.gather(-1, logits.gather(-1, ids).sort(dim=-1, descending=True, stable=True).indices)
+    # topk takes any of the tokens that share its last place; a sort of the whole row is dear, so of those rows alone.
+    shared = (logits >= top.values[..., -1:]).sum(-1) > ids.shape[-1]
+    if bool(shared.any()):
+        ids[shared] = logits[shared].sort(dim=-1, descending=True, stable=True).indices[..., : ids.shape[-1]]
+    return ids
+
+
+def rank_of(logits: Float[Tensor, "*places vocab"], token: Int[Tensor, "*places"]) -> Int[Tensor, "*places"]:
+    """The rank of a token at every place, 1 for the most likely; of equal ones the first, as argmax has it."""
+    own = logits.gather(-1, token[..., None])
+    earlier = torch.arange(logits.shape[-1], device=logits.device) < token[..., None]
+    return ((logits > own) | ((logits == own) & earlier)).sum(-1) + 1
 
 
 @dataclass(frozen=True)

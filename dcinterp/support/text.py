@@ -35,6 +35,18 @@ def in_sentence(token: str | None) -> str:
     return (text.strip(" ") or "␣" * len(text)).replace("\n", "↵")
 
 
+def in_sentence_apart(*tokens: str | None) -> tuple[str, ...]:
+    """Tokens of one sentence as `in_sentence` has them, but with their spaces where two would look alike."""
+    bare = [in_sentence(token) for token in tokens]
+    alike = [
+        any(one == other and tokens[at] != tokens[n] for n, other in enumerate(bare)) for at, one in enumerate(bare)
+    ]
+    return tuple(
+        in_sentence((token or "").replace(" ", "␣")) if same else one
+        for token, one, same in zip(tokens, bare, alike, strict=True)
+    )
+
+
 def printable(text: str) -> str:
     """A text as a terminal can show it: signs that steer one are written out, lines stay lines."""
     return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)

@@ -32,12 +32,13 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, space_warnings, spaced_token_id, str_tokens, token_ids
-from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
+from dcinterp.mechanism.readout import depth_hooks, likeliest, rank_of, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import in_sentence
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class GenerationSteps(Result):
         )
 
     def sentence(self) -> str:
-        said = f'The model goes on with "{self.text}"' + (" and ends the text." if self.stopped else ".")
+        text = in_sentence(self.text or "".join(self.written))
+        said = f'The model goes on with "{text}"' + (" and ends the text." if self.stopped else ".")
         if not self.expected:
             return said
         tokens = len(self.expected)
@@ -119,8 +121,9 @@ class GenerationSteps(Result):
         does = "begins with" if self.right else "is cut off within" if short else "does not begin with"
         if self.spaced and self.written[:1] == (self.spaced,):
             does = f'begins with "{self.spaced}", which is another token than'
+        answer = in_sentence(self.answer or "".join(self.expected))
         return (
-            f'{said} That {does} the answer "{self.answer}", {chance} a probability of '
+            f'{said} That {does} the answer "{answer}", {chance} a probability of '
             f"{float(self.answer_probability.double().prod()):.1%}."
         )
 
@@ -188,12 +191,11 @@ def generation_steps(
     found: dict[str, list[Tensor]] = {"top_ids": [], "probability": [], "rank": []}
     for name in hooks.values():
         lens = read_out(bridge, cache[name][0, length - 1 :])
-        top = lens.log_softmax(-1).topk(min(k, lens.shape[-1]), -1)
-        written = lens.gather(-1, ids[0, length:, None].to(lens.device))
+        top_ids = likeliest(lens, k)
         for field, value in (
-            ("top_ids", top.indices),
-            ("probability", top.values.exp()),
-            ("rank", (lens > written).sum(-1) + 1),
+            ("top_ids", top_ids),
+            ("probability", lens.log_softmax(-1).gather(-1, top_ids).exp()),
+            ("rank", rank_of(lens, ids[0, length:].to(lens.device))),
         ):
             found[field].append(value)
     stacked = {name: torch.stack(values) for name, values in found.items()}

@@ -42,10 +42,11 @@ from dcinterp.mechanism.prompt import (
     str_tokens,
     token_ids,
 )
-from dcinterp.mechanism.readout import depth_hooks, read_out, require_text, token_words
+from dcinterp.mechanism.readout import depth_hooks, likeliest, rank_of, read_out, require_text, token_words
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import in_sentence
 
 SAME = 1e-3
 """Of the largest logit: a last depth that is further from the model's output than this is not the same."""
@@ -110,7 +111,7 @@ class LogitLens(Result):
 
     def sentence(self) -> str:
         """From which depth on the target comes first, at its position."""
-        ranks, target = self.target_rank[:, self.position].tolist(), self.target.strip()
+        ranks, target = self.target_rank[:, self.position].tolist(), in_sentence(self.target)
         last = next((depth for depth in range(len(ranks) - 1, -1, -1) if ranks[depth] != 1), -1)
         if last == len(ranks) - 1:
             return f'The output does not put "{target}" first: its rank there is {ranks[-1]}.'
@@ -126,7 +127,8 @@ class LogitLens(Result):
         sentences = space_warnings(self.target, chance, self.spaced, self.spaced_probability)
         if self.part_of:
             sentences.append(
-                f'"{self.part_of.strip()}" takes several tokens; the lens follows one of them, "{self.target.strip()}".'
+                f'"{in_sentence(self.part_of)}" takes several tokens; the lens follows one of them, '
+                f'"{in_sentence(self.target)}".'
             )
         if self.unexplained > SAME:
             sentences.append(
@@ -186,12 +188,12 @@ def logit_lens(
     for name in hooks.values():
         lens = read_out(bridge, cache[name][0])
         chances = lens.log_softmax(-1)
-        top = chances.topk(min(k, chances.shape[-1]), -1)
+        top_ids = likeliest(lens, k)
         found: dict[str, Tensor] = {
-            "top_ids": top.indices,
-            "probability": top.values.exp(),
+            "top_ids": top_ids,
+            "probability": chances.gather(-1, top_ids).exp(),
             "target_probability": chances[:, right].exp(),
-            "target_rank": (lens > lens[:, right, None]).sum(-1) + 1,
+            "target_rank": rank_of(lens, torch.full_like(top_ids[:, 0], right)),
             "logit_difference": lens[:, right] - lens[:, wrong],
             "divergence": (reference.exp() * (reference - chances)).sum(-1).clamp(min=0),
         }

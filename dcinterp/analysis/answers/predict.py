@@ -32,7 +32,7 @@ from dcinterp.mechanism.prompt import (
     token_id,
     token_ids,
 )
-from dcinterp.mechanism.readout import likeliest
+from dcinterp.mechanism.readout import likeliest, rank_of
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -114,7 +114,7 @@ def predict(bridge: Bridge, prompt: Prompt, answer: Token | None = None, *, at: 
         top_tokens=str_tokens(bridge, top[None]),
         answer=str_tokens(bridge, torch.tensor([[chosen]]))[0] if chosen >= 0 else "",
         answer_id=chosen,
-        rank=int((logits > logits[chosen]).sum()) + 1 if chosen >= 0 else 0,
+        rank=int(rank_of(logits, torch.tensor(chosen, device=logits.device))) if chosen >= 0 else 0,
         answer_probability=float(probability[chosen]) if chosen >= 0 else 0.0,
         top_ids=top,
         probability=probability[top],

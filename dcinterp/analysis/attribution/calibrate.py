@@ -170,7 +170,8 @@ class Calibration(Result):
             )
         for flow in (flow for at, flow in enumerate(FLOWS) if bool(self.error[:, at].isnan().any())):
             sentences.append(
-                f"No removal had an effect (dynamic weights {flow}), so there is no error as a share of one (nan)."
+                f"All mean effects over examples are 0 (dynamic weights {flow}), so there is no error as a share of "
+                "one (nan)."
             )
         for m, method in enumerate(self.methods):
             at = FLOWS.index("recomputed")
@@ -184,10 +185,12 @@ class Calibration(Result):
                     f"The calibration error of {method} is {float(self.error[m, at]):.2f}: it predicts the effect of a "
                     "single removal no better than always predicting no effect (1.00)."
                 )
-            if float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
+            if len(self.units) < 3:
+                sentences.append("With one or two units no correlation means anything.")
+            elif float(self.correlation[m, at]) <= float(self.shuffled[m, at]):
                 sentences.append(
                     f"That the predictions of {method} go with the effects is not shown: they correlate by "
-                    f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by less than "
+                    f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by no more than "
                     f"{float(self.shuffled[m, at]):.2f}."
                 )
         sentences += few_examples(self.n, self.measured_low, self.distinct)

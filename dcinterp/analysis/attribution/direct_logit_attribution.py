@@ -42,6 +42,7 @@ from dcinterp.mechanism.readout import held_norm, require_text, unembedding
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import in_sentence_apart
 
 ROUNDING = 1e-3
 """A gap above this share of f (or of one logit, if that is more) is more than rounding in float32."""
@@ -108,7 +109,8 @@ class DirectLogitAttribution(Result):
 
     def sentence(self) -> str:
         """The metric, the sum of the parts and the largest."""
-        what = f'The logit of "{self.target.strip()}"' + (f' minus that of "{self.foil.strip()}"' if self.foil else "")
+        target, foil = in_sentence_apart(self.target, self.foil)
+        what = f'The logit of "{target}"' + (f' minus that of "{foil}"' if self.foil else "")
         name, value = max(self.parts().items(), key=lambda part: abs(part[1]))
         return (
             f"{what} is {self.metric:z.2f}. With the scale of the final norm held at {self.scale:.3g}, the parts sum "

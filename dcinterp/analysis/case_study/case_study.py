@@ -35,7 +35,7 @@ It follows one head and is not a whole circuit: if a step does not hold, the ans
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
@@ -68,7 +68,7 @@ from dcinterp.analysis.case_study.following import (
     source_positions,
 )
 from dcinterp.analysis.case_study.question import Contrast, Told, ask
-from dcinterp.analysis.case_study.summary import CLEAR_DIFFERENCE, summarize
+from dcinterp.analysis.case_study.summary import CLEAR_DIFFERENCE, FollowedBy, summarize
 from dcinterp.analysis.case_study.wording import FORMER_STEPS, PROMOTED, Step, Words
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown, compose_breakdown
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens, ov_ranks, ov_top_tokens
@@ -84,6 +84,7 @@ from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.former_names import former_name, warn_of
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.text import in_sentence, in_sentence_apart
 
 if TYPE_CHECKING:
     from synthetic_tasks import Example
@@ -370,22 +371,31 @@ def case_study(
     read = asked.example.facts[asked.example.source].item if key in sources else rows.tokens[key]
     words, spaced = Words(kind), hint(bridge, asked, answer, prediction)
     gated = silenced(ablator, asked, copy_rank, attends, key, composed=composed)
+    # As sentences have them, with line breaks that can be seen.
+    target, foil = in_sentence_apart(attribution.target, attribution.foil)
+    named = replace(attribution, target=target, foil=foil)
+    named_rows = replace(rows, tokens=tuple(map(in_sentence, rows.tokens)))
     said = (
         steps.answer_step(prediction, asked, decoded(bridge, list(asked.tokens)), spaced),
         steps.head_step(
-            attribution, followed, everywhere, direct, layer, head, best, words, about_foil(asked, best, other_head)
+            named, followed, everywhere, direct, layer, head, best, words, about_foil(asked, best, other_head)
         ),
         steps.transformation_step(
-            circuit, attribution.target, asked.target, int(target_rank[layer, head]), readings(bridge, whole, read)
+            circuit, target, asked.target, int(target_rank[layer, head]), readings(bridge, whole, read)
         ),
-        sharing_steps.source_step(rows, breakdown, shared, head, key, difference, words, controlled, followed.value),
+        sharing_steps.source_step(
+            named_rows, breakdown, shared, head, key, difference, words, controlled, followed.value
+        ),
         sharing_steps.sharing_step(
             breakdown, shared, edge, layer, head, difference, words, scores="pre" in stages_of(bridge)
         ),
-        sharing_steps.attention_step(rows, head, composed),
-        sharing_steps.gate_step(rows.tokens[key], gated, words, copies=word == asked.target, composed=composed),
+        sharing_steps.attention_step(named_rows, head, composed),
+        sharing_steps.gate_step(named_rows.tokens[key], gated, words, copies=word == asked.target, composed=composed),
     )
-    summary = summarize(attribution, rows, breakdown, shared, head, key, words, best=best == (layer, head))
+    followed_by: FollowedBy = (
+        "choice" if best != (layer, head) else "effect" if direct[best] == direct.max() else "score and effect"
+    )
+    summary = summarize(named, named_rows, breakdown, shared, head, key, words, followed_by=followed_by)
     zero = {"direct": followed.at_zero, "head": everywhere.at_zero}
     if shared is not None:
         zero |= {"without": shared.without.at_zero, "layer": shared.layer.at_zero, "shared": shared.most.at_zero}

@@ -74,7 +74,7 @@ def control(
         new[name, (head, number)] = cache[name][0, -1, head]
     effect = float(ablator.patched(metric, new).mean())
     # All that differs: an item may be several tokens.
-    words = tuple(decoded(ablator.bridge, ids[ids != asked.ids].tolist()).strip() for ids in others)
+    words = tuple(decoded(ablator.bridge, ids[ids != asked.ids].tolist()).strip(" ") for ids in others)
     having = sum(bool((ids == token).any()) for ids in reference)
     return Control(words, effect, having, len(reference), source)
 

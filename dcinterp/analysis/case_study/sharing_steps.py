@@ -27,6 +27,7 @@ from dcinterp.analysis.case_study.wording import (
     share_of,
 )
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
+from dcinterp.support.text import in_sentence
 
 
 class Base(NamedTuple):
@@ -177,7 +178,14 @@ def is_notable(amount: float, breakdown: ComposeBreakdown, head: int) -> bool:
     return percent(abs(amount), max(abs(float(breakdown.out[head])), NOTABLE_WEIGHT)) >= 100 * NOTABLE_SHARE
 
 
-def _by_every_token(breakdown: ComposeBreakdown) -> str:
+def largest_share(breakdown: ComposeBreakdown, head: int, of: str = "") -> str:
+    """In brackets the head that shares most with `head`, with what it shares; empty where none shares anything."""
+    head_from = strongest_head_from(breakdown, head)
+    shared = shared_with(breakdown, head)[head_from]
+    return "" if head_from == head or shared == 0 else f" (largest: head {head_from}, {shared:+z.3f}{of})"
+
+
+def by_every_token(breakdown: ComposeBreakdown) -> str:
     """What is not counted where heads also share by a map that is the same for all tokens."""
     if not breakdown.has_map_of_all_tokens:
         return ""
@@ -207,16 +215,16 @@ def sharing_step(
             else "None: without composition after the softmax every head uses only its own attention."
         )
         return Step(name, title, sentence, holds=False)
-    token, head_from = breakdown.tokens[breakdown.key], strongest_head_from(breakdown, head)
+    token, head_from = in_sentence(breakdown.tokens[breakdown.key]), strongest_head_from(breakdown, head)
     shared = shared_with(breakdown, head)[head_from]
     moves = any(bool(breakdown.branches[branch].any()) for branch in BRANCH_WORDS)  # else there is nothing to ablate
     whole = _whole_layer(sharing, layer, logit_difference, words) if moves else ""
     whole += _strongest(strongest, logit_difference, words)
     if not is_notable(shared, breakdown, head):
         sentence = (
-            f'No other head shares a notable part of the attention of head {head} to "{token}" (largest: head '
-            f"{head_from}, {shared:+z.3f} of {float(breakdown.out[head]):z.2f}, through both projections)."
-            f"{_by_every_token(breakdown)}"
+            f'No other head shares a notable part of the attention of head {head} to "{token}"'
+            f"{largest_share(breakdown, head, f' of {float(breakdown.out[head]):z.2f}, through both projections')}."
+            f"{by_every_token(breakdown)}"
             f"{_elsewhere(sharing, logit_difference, words)}{whole}"
         )
         return Step(name, title, sentence, holds=False)

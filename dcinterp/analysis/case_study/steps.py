@@ -28,6 +28,7 @@ from dcinterp.analysis.case_study.wording import (
     share_of,
 )
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
+from dcinterp.support.text import in_sentence, in_sentence_apart
 
 RELATION_WORDS = {
     "copy": "the word itself",
@@ -53,7 +54,8 @@ def answer_step(prediction: Prediction, asked: Asked, text: str, spaced: tuple[s
     text: the whole answer; spaced: the token that it is after a space, and its rank, if that ranks higher.
     """
     name, title = "answer", "What does the model answer?"
-    says, chance = prediction.top_tokens[0], float(prediction.probability[0])
+    says, answer = in_sentence_apart(prediction.top_tokens[0], prediction.answer)
+    text, chance = in_sentence(text), float(prediction.probability[0])
     if not asked.expected:
         return Step(name, title, f'The model continues with "{says}" ({chance:.0%}).')
     several = ""
@@ -66,7 +68,7 @@ def answer_step(prediction: Prediction, asked: Asked, text: str, spaced: tuple[s
         )
         several = (
             f' The answer "{text}" is {count} tokens, with a probability of {asked.probability:.0%} as a whole; the '
-            f'steps below are about its {which} token, "{prediction.answer}", {why}.'
+            f'steps below are about its {which} token, "{answer}", {why}.'
         )
     hint = f' After a space it is another token, "{spaced[0]}", with rank {spaced[1]}.' if spaced else ""
     if asked.written:
@@ -84,14 +86,14 @@ def answer_step(prediction: Prediction, asked: Asked, text: str, spaced: tuple[s
             name,
             title,
             f'The model answers "{says}" ({chance:.0%}), which is right, too: several answers are. The steps below '
-            f'explain the logit of "{prediction.answer}", which the tasks name first (rank {prediction.rank}, '
+            f'explain the logit of "{answer}", which the tasks name first (rank {prediction.rank}, '
             f"{prediction.answer_probability:.1%}).{several}",
             holds=False,
         )
     return Step(
         name,
         title,
-        f'The model is wrong: it answers "{says}" ({chance:.0%}); the right answer "{prediction.answer}" has rank '
+        f'The model is wrong: it answers "{says}" ({chance:.0%}); the right answer "{answer}" has rank '
         f"{prediction.rank} ({prediction.answer_probability:.1%}). The steps below explain the logit of the right "
         f"answer.{several}{hint}",
         holds=False,
@@ -120,8 +122,10 @@ def head_step(
     difference, complete = attribution.metric, float(attribution.gap_share[layer]) <= ACCEPTABLE_GAP
     who = f"Head {head} of layer {layer} has the largest direct effect (of the heads with a notable attribution score)"
     if (layer, head) != best:
+        among = "" if directs[best] == directs.max() else " of the heads with a notable attribution score"
         who = (
-            f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} has the largest direct effect)"
+            f"Head {head} of layer {layer} was chosen (head {best[1]} of layer {best[0]} has the largest direct effect"
+            f"{among})"
         )
     score = f"{here:+z.2f}" + ("" if abs(here - scored) < 0.005 else f" ({scored:+z.2f} over all positions)")
     sentence = (
@@ -152,12 +156,13 @@ def head_step(
 def apart(attributed: float, measured: float) -> str:
     """A remark if attribution and ablation disagree."""
     more, less = max(abs(attributed), abs(measured)), min(abs(attributed), abs(measured))
-    factor = round(more / max(less, 1e-3), 1)
+    factor, beyond = round(more / max(less, 1e-3), 1), "more than " * (less < 1e-3)
     if more < 0.1 or (attributed * measured > 0 and factor <= FAR_APART):
         return ""
     if attributed * measured < 0:
         return " Attribution and ablation disagree in sign: trust the ablation."
-    return f" Attribution and ablation differ by a factor of {factor:.1f}: trust the ablation, and use scores to rank."
+    many = f"a factor of {beyond}{factor:.1f}"
+    return f" Attribution and ablation differ by {many}: trust the ablation, and use scores to rank."
 
 
 class Reading(NamedTuple):
@@ -175,16 +180,16 @@ def transformation_step(
     """What the head does with the source word, by its OV circuit; readings: what the lexicon knows, best first."""
     name, title = "transformation", "What does this head do with the source word?"
     size = circuit.vocabulary
-    reading = f'Reading "{circuit.words[0].strip()}" alone, its OV circuit'
+    reading = f'Reading "{in_sentence(circuit.words[0])}" alone, its OV circuit'
     if target_rank <= PROMOTED:
         named = [RELATION_WORDS.get(each.relation, each.relation) for each in readings if each.token == target_id]
         meaning = f": {named[0]}" if named else ""
-        sentence = f'{reading} promotes the answer "{target.strip()}" (rank {target_rank} of {size}){meaning}.'
+        sentence = f'{reading} promotes the answer "{target}" (rank {target_rank} of {size}){meaning}.'
         return Step(name, title, sentence)
-    sentence = f'{reading} does not promote the answer "{target.strip()}" (rank {target_rank} of {size})'
+    sentence = f'{reading} does not promote the answer "{target}" (rank {target_rank} of {size})'
     if readings and readings[0].rank <= PROMOTED:
         best = readings[0]
         meaning = RELATION_WORDS.get(best.relation, best.relation)
         return Step(name, title, f'{sentence}, but "{best.value}", {meaning} (rank {best.rank}).{UNSEEN}', holds=False)
-    most = ", ".join(f'"{token.strip()}"' for token in circuit.top_tokens[0][:3])
+    most = ", ".join(f'"{in_sentence(token)}"' for token in circuit.top_tokens[0][:3])
     return Step(name, title, f"{sentence}; it promotes {most} most.{UNSEEN}", holds=False)

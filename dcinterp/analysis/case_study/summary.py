@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dcinterp.analysis.attention.attention_rows import AttentionRows
 from dcinterp.analysis.attribution.attribute_heads import HeadAttribution
 from dcinterp.analysis.case_study.evidence import Effect, SharingEffects
 from dcinterp.analysis.case_study.sharing_steps import (
     base_of,
+    by_every_token,
     is_notable,
     is_unread,
+    largest_share,
     looks_most,
     shared_with,
     strongest_head_from,
@@ -16,6 +20,8 @@ from dcinterp.analysis.case_study.sharing_steps import (
 from dcinterp.analysis.case_study.wording import BRANCH_WORDS, NOTABLE_EFFECT, Words, percent
 from dcinterp.analysis.composition.compose_breakdown import ComposeBreakdown
 from dcinterp.mechanism.branches import BRANCHES
+
+FollowedBy = Literal["effect", "score and effect", "choice"]
 
 CLEAR_DIFFERENCE = 0.5
 """Logits; of a smaller difference between answer and foil shares say little."""
@@ -33,7 +39,7 @@ def summarize(
     key: int,
     words: Words,
     *,
-    best: bool,
+    followed_by: FollowedBy,
 ) -> str:
     """Which head shares attention with the followed head, how much, through what, and the logit difference without it.
 
@@ -44,12 +50,17 @@ def summarize(
         head: the followed head, of the rows' layer.
         key: the position of the source.
         words: how to speak of the ablation.
-        best: whether the followed head is the one with the largest direct effect.
+        followed_by: why this head is followed: its direct effect is the largest ("effect"), or the largest of the heads
+            with a notable attribution score ("score and effect"), or it was chosen ("choice").
     """
     token = rows.tokens[key]
     wrong = "" if attribution.right else f'The model does not answer "{attribution.target}". '
     who = f"head {head} of layer {rows.layer}"
-    who += ", which has the largest direct effect on the answer" if best else ", which was chosen"
+    who += {
+        "choice": ", which was chosen",
+        "effect": ", which has the largest direct effect on the answer",
+        "score and effect": ", which of the heads with a notable attribution score has the largest direct effect",
+    }[followed_by]
     if breakdown is None or sharing is None:
         weight = float(rows.weights[head, key])
         if is_unread(rows, head, key):
@@ -92,7 +103,7 @@ def summarize(
 
 def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: str) -> str:
     """The sentences if no single head shares a notable part."""
-    shared, head_from = shared_with(breakdown, head), strongest_head_from(breakdown, head)
+    shared = shared_with(breakdown, head)
     own, after = float(breakdown.o_b[head]), float(breakdown.out[head])
     others = sum(amount for head_from, amount in enumerate(shared) if head_from != head)
     gates = float(breakdown.o_qg[head] + breakdown.o_kg[head])
@@ -106,8 +117,8 @@ def _without_sharing(breakdown: ComposeBreakdown, head: int, who: str, token: st
     if is_notable(own, breakdown, head):
         whose = base.own if own * after > 0 else f"{base.own} with the other sign"
     return (
-        f'No head shares a notable part of the attention to "{token}" with {who} (largest: head {head_from}, '
-        f"{shared[head_from]:+z.3f}). It uses {whose}: {', '.join([*parts, f'{after:z.2f} after'])}."
+        f'No head shares a notable part of the attention to "{token}" with {who}{largest_share(breakdown, head)}.'
+        f"{by_every_token(breakdown)} It uses {whose}: {', '.join([*parts, f'{after:z.2f} after'])}."
     )
 
 

@@ -63,6 +63,7 @@ from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import in_sentence
 
 QUANTITIES = ("score, by the query", "score, by the key", "weight")
 BATCH = 64
@@ -110,6 +111,10 @@ class CompositionCauses(Result):
         """The component with the largest cause, in size."""
         return int(self.causes[quantity].abs().argmax())
 
+    def differs(self, quantity: int) -> bool:
+        """Whether there is anything to explain: the mean stream changes the number, or some part would."""
+        return bool(self.value[quantity] != self.at_mean[quantity]) or bool(self.causes[quantity].any())
+
     def confirmed(self, quantity: int) -> bool:
         """Whether ablating the top cause changes the number in its direction, by a third to three times as much."""
         at = self.top(quantity)
@@ -126,21 +131,29 @@ class CompositionCauses(Result):
                 if quantity == "weight"
                 else f"The score of head {self.head_from} ({quantity.partition(', ')[2]})"
             )
+            place = f'in the place of that at "{in_sentence(self.tokens[self.places[number]])}"'
+            if not self.differs(number):
+                said.append(
+                    f"{what} is {float(self.value[number]):.2f}, and the same with the mean stream of the other "
+                    f"positions {place}: there is nothing to explain."
+                )
+                continue
             said.append(
                 f"{what} is {float(self.value[number]):.2f}, against {float(self.at_mean[number]):.2f} with the mean "
-                f'stream of the other positions in the place of that at "{self.tokens[self.places[number]]}"; the '
+                f"stream of the other positions {place}; the "
                 f"largest part of the difference, by integrated gradients, is of {self.components[at]} "
                 f"({float(self.causes[number, at]):+.2f}; ablated alone {float(self.ablation[number, at]):+.2f}, which "
                 f"{'confirms' if self.confirmed(number) else 'does not confirm'} it), and by token of "
-                f'"{self.tokens[token]}" ({float(self.by_token[number, token]):+.2f}).'
+                f'"{in_sentence(self.tokens[token])}" ({float(self.by_token[number, token]):+.2f}).'
             )
         return said
 
     def warnings(self) -> list[str]:
         differences = (self.value - self.at_mean).abs()
         bad = [q for q, gap, d in zip(self.quantities, self.gap.abs(), differences, strict=True) if not gap <= 0.05 * d]
+        bad = [q for q in bad if self.differs(self.quantities.index(q))]
         sentences = [f"The causes of {', '.join(bad)} miss more than 5% of the difference: raise steps."] if bad else []
-        if not_confirmed := [q for n, q in enumerate(self.quantities) if not self.confirmed(n)]:
+        if not_confirmed := [q for n, q in enumerate(self.quantities) if self.differs(n) and not self.confirmed(n)]:
             sentences.append(
                 f"Ablation does not confirm the largest cause of {'; '.join(not_confirmed)}: it has the other sign or "
                 "another size."

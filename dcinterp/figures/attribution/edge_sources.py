@@ -10,6 +10,7 @@ from dcinterp.figures.base.style import visible
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edge_scores import MEASURING
 from dcinterp.mechanism.objective import UNITS
+from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count, require_in_range
 
 RESULT = "EdgeAttribution"
@@ -27,9 +28,14 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
         theme: "light" or "dark".
         k: how many edges, at least one.
         shared: only edges between different heads, if there are any.
+
+    Raises:
+        UserError: every score is 0, as where a prompt has one token only.
     """
     require_in_range("k", k, Count)
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
+    if not edges:
+        raise UserError("No edge has a score other than 0 here, so that there is nothing to show by source token.")
     rows = [
         result.by_source[result.layers.index(e.layer), NAMES.index(e.branch), e.head_from, e.head_to].tolist()
         for e in edges
