@@ -110,7 +110,7 @@ class _Complete:
     def from_pretrained(self, name: str, **options: Any) -> Any:
         architecture = determine_architecture_from_hf_config(options["config"])
         model = read_pretrained(get_hf_model_class_for_architecture(architecture), name, **options)
-        self.probe = _probe(model)
+        self.probe = probe_of(model)
         return model
 
 
@@ -118,7 +118,7 @@ LARGEST_ERROR, LARGEST_OF_HALF = 1e-3, 0.02
 """The share of the size of all logits that those of a bridge may be off, in float32 and in half precision."""
 
 
-def _probe(model: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+def probe_of(model: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(token ids, logits of the model itself), both on the CPU; None of a model that does not read token ids alone."""
     try:
         config = model.config.get_text_config()
@@ -169,7 +169,9 @@ def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
     if hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation("eager")  # the others do not hand out their attention
     config = copy.deepcopy(model.config)
-    probe = _probe(model)
+    if not getattr(config, "architectures", None):  # as of GGUF files, and of models that were made of a config
+        config.architectures = [type(model).__name__]
+    probe = probe_of(model)
     try:
         architecture = determine_architecture_from_hf_config(config)
         with TemporaryDirectory() as folder:

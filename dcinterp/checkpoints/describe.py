@@ -215,12 +215,17 @@ def _foreign(name: str, fields: dict[str, Any], parameters: int, dtype: torch.dt
     def first(*names: str) -> int | None:
         return next((int(fields[n]) for n in names if isinstance(fields.get(n), int)), None)
 
-    heads, width = first("num_attention_heads", "n_head"), first("hidden_size", "n_embd", "d_model")
+    text = fields.get("text_config")
+    fields = text | fields if isinstance(text, dict) else fields
+    heads, width = (
+        first("num_attention_heads", "n_head", "n_heads", "num_heads"),
+        first("hidden_size", "n_embd", "d_model"),
+    )
     context = first("max_position_embeddings", "n_positions")
     return Description(
         name=name,
         family=str(fields.get("model_type", "unknown")),
-        layers=first("num_hidden_layers", "n_layer"),
+        layers=first("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
         width=width,
         heads=heads,
         key_value_heads=first("num_key_value_heads") or heads,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dcinterp.checkpoints.gguf_header import layer_biases, require_header
+from dcinterp.checkpoints.gguf_settings import complete_config, require_settings
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
@@ -50,14 +51,18 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
     Raises:
         UserError: the package gguf is missing, the file is damaged, or transformers does not know its architecture.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     given = layer_biases(require_gguf(file))
     try:
+        header = _header(file)
         with without_bars():
+            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **WITHOUT_CODE)
+            complete_config(config, header)
             model: Any = read_pretrained(
                 AutoModelForCausalLM,
                 file.parent,
+                config=config,
                 gguf_file=file.name,
                 dtype=dtype or torch.float32,
                 attn_implementation="eager",
@@ -73,11 +78,22 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
             f"{model.config.model_type}, so its logits would be wrong; open the model in its original format, a folder "
             "with config.json and safetensors."
         )
+    require_settings(model, header, file.name)
     # The numbers are no longer quantized; with the mark of it, nobody could move, cast or save the model.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
     return model.eval()
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """Single values of the header about the model, by keys without the name of its architecture."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(str(file)).fields
+    start = f"{fields['general.architecture'].contents()}."
+    values = {name.removeprefix(start): field.contents() for name, field in fields.items() if name.startswith(start)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def read_gguf_tokenizer(file: Path) -> Any:

@@ -129,6 +129,9 @@ def _refuse_scaled(file: str, fields: dict[str, Any], tensors: Iterable[str]) ->
     """
     kind = fields.get("general.architecture")
     scaling = fields.get(f"{kind}.rope.scaling.type", "none")
+    for key in ("rope.scale_linear", *("rope.scaling.factor",) * (f"{kind}.rope.scaling.type" not in fields)):
+        if fields.get(f"{kind}.{key}", 1) != 1:  # without a type llama.cpp takes it as linear
+            scaling = "linear"
     if kind == "gpt-oss" or (scaling in ("none", "") and not any(name.startswith("rope_f") for name in tensors)):
         return
     how = "by factors of its own (rope_freqs)" if scaling in ("none", "") else f"({shown(scaling, 20)})"

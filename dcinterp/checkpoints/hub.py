@@ -16,13 +16,16 @@ HUB_SECONDS = 10.0
 """How long the hub has to answer at all."""
 
 
-def cached_snapshot(name: str) -> Path | None:
-    """The folder of a hub id in the cache of the hub's client, if its config.json and all its weights are there."""
+def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
+    """The folder of a hub id in the cache of the hub's client, if its config.json and all its weights are there.
+
+    revision: branch, tag or commit; main when None.
+    """
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        found = try_to_load_from_cache(name, "config.json", revision=revision)
     except HFValidationError:
         return None
     folder = Path(found).parent if isinstance(found, str) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import nn
 
-from dcinterp.checkpoints.adapters import base_of, is_adapted, merge, read_adapted
+from dcinterp.checkpoints.adapters import base_of, merged_copy, read_adapted
 from dcinterp.checkpoints.composition import read_composed
 from dcinterp.checkpoints.devices import number_type, require_device
 from dcinterp.checkpoints.fingerprint import mark_source
@@ -30,7 +30,7 @@ from dcinterp.checkpoints.names import (
 )
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model, require_own_kind
 from dcinterp.checkpoints.tensor_files import count_tensors
-from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
+from dcinterp.checkpoints.tokenizer_files import has_tokenizer, on_disk, read_tokenizer, require_fit
 from dcinterp.support.errors import UserError, nearest, reason, require_known
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.paths import path_of
@@ -170,7 +170,8 @@ def _load_foreign(folder: Path, kind: str, device: Any, dtype: torch.dtype | Non
     try:
         if words is None and not has_tokenizer(folder):
             return wrap_foreign(_read_foreign_model(folder, device, dtype), None, str(folder))
-        return boot(str(folder), device=str(device) if device else None, dtype=dtype, tokenizer=words)
+        with on_disk(words) as tokenizer:
+            return boot(str(folder), device=str(device) if device else None, dtype=dtype, tokenizer=tokenizer)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # of as many classes as there are libraries below
@@ -216,14 +217,22 @@ def _load_object(model: Any, device: Any, dtype: torch.dtype | None, words: Any)
     place = str(getattr(model.config, "name_or_path", "") or "")
     if words is None and place and Path(place).is_dir() and has_tokenizer(Path(place)):
         words = read_tokenizer(place)
-    model = copy.deepcopy(model)
-    if is_adapted(model):
-        model = merge(model)
+    model = merged_copy(model)
     require_finite(model, f"this {type(model).__name__}")
-    bridge = _wrap(model.to(device=device, dtype=dtype), words, Path(place).name or type(model).__name__)
+    if dtype is not None:
+        _cast(model, dtype)
+    bridge = _wrap(model.to(device=device), words, Path(place).name or type(model).__name__)
     if words is not None:
         require_fit(words, bridge.cfg.d_vocab, "given")
     return bridge
+
+
+def _cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Parameters in another type, as `from_pretrained` has them; buffers, such as rotary frequencies, stay exact."""
+    keep = tuple(getattr(model, "_keep_in_fp32_modules", None) or ())
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not any(part in name.split(".") for part in keep):
+            parameter.data = parameter.data.to(dtype)
 
 
 def _wrap(model: Any, words: Any, name: str) -> TransformerBridge:
@@ -279,7 +288,8 @@ def _boot_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any) -> 
     from dcinterp.bridge import boot
 
     try:
-        return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=words)
+        with on_disk(words) as tokenizer:
+            return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=tokenizer)
     except (UserError, MemoryError, OSError):
         raise
     except Exception as error:  # of as many classes as there are libraries below

@@ -74,8 +74,9 @@ def checkpoint_files(folder: Path) -> list[Path]:
             require_plain_file(folder / usual)
             return [folder / usual]
         indices = sorted(folder.glob(f"*.{suffix}.index.json"))
-        if indices:
-            return [folder / name for name in indexed_files(indices[0])]
+        if indices:  # Mistral puts a second one beside its weights, of the same in another layout
+            own = folder / f"{usual}.index.json"
+            return [folder / name for name in indexed_files(own if own in indices else indices[0])]
         shards = sorted(folder.glob(f"*-of-*.{suffix}"))
         files = shards or sorted(path for path in folder.glob(f"*.{suffix}") if path.name not in NO_WEIGHTS)
         for file in files:
