@@ -101,6 +101,11 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterab
     for name, value in fields.items():
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{shown(name)} is {value}")
+    if isinstance(parts := fields.get("split.count", 1), int) and parts > 1:
+        raise UserError(
+            f"{walk.file.name} is one of {parts} parts of a model; join them with `llama-gguf-split --merge`, and open "
+            "the file that it writes."
+        )
     found = [_tensor(walk) for _ in range(tensors)]
     known = set(names)
     for name, *_ in found:

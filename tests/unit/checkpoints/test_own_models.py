@@ -251,7 +251,7 @@ def test_a_damaged_gguf_file_is_one_sentence(packed):
 
 
 @needs_gguf
-@pytest.mark.parametrize("what", ["type", "factors", "bias", "linear", "no type", "cap", "window"])
+@pytest.mark.parametrize("what", ["type", "factors", "bias", "linear", "no type", "cap", "window", "part"])
 def test_what_transformers_leaves_out_of_a_gguf_file_is_refused(packed, tmp_path, what):
     from gguf import RopeScalingType
 
@@ -263,10 +263,12 @@ def test_what_transformers_leaves_out_of_a_gguf_file_is_refused(packed, tmp_path
         "no type": lambda file: file.add_rope_scaling_factor(4.0),
         "cap": lambda file: file.add_final_logit_softcapping(5.0),
         "window": lambda file: file.add_sliding_window(12),
+        "part": lambda file: file.add_uint16("split.count", 2),
     }
     said = {"type": r"scales its rotary embedding \('yarn'\)", "factors": "by factors of its own", "bias": "has biases"}
     said |= {what: r"scales its rotary embedding \('linear'\)" for what in ("linear", "no type")}
     said |= {"cap": "sets final_logit_softcapping to 5.0", "window": "sets attention.sliding_window to 12"}
+    said["part"] = r"is one of 2 parts of a model; join them"
     with pytest.raises(UserError, match=said[what]):
         dcinterp.load(write_gguf(tmp_path / "more.gguf", packed[1], adds[what]))
 
