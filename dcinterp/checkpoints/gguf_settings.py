@@ -38,7 +38,7 @@ def complete_config(config: Any, header: Mapping[str, Any]) -> None:
         whole = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         if width and "partial_rotary_factor" in rotary:
             rotary["partial_rotary_factor"] = width / whole
-    for key, name in OF_CONFIG.items():
+    for key, name in (("context_length", "max_position_embeddings"), *OF_CONFIG.items()):
         if header.get(key) and hasattr(text, name):
             setattr(text, name, header[key])
 
