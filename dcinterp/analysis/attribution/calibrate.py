@@ -169,6 +169,11 @@ class Calibration(Result):
                 "does not give."
             )
         for flow in (flow for at, flow in enumerate(FLOWS) if bool(self.error[:, at].isnan().any())):
+            if not self.measured[FLOWS.index(flow)].any():
+                sentences.append(
+                    f"No removal had an effect (dynamic weights {flow}), so there is no error as a share of one (nan)."
+                )
+                continue
             sentences.append(
                 f"All mean effects over examples are 0 (dynamic weights {flow}), so there is no error as a share of "
                 "one (nan)."

@@ -94,7 +94,7 @@ def test_final_norm_brings_its_gain(make_bridge):
     assert not torch.allclose(plain.argsort(1), normed.argsort(1))
     gain = bridge.ln_final.original_component.weight
     # Undo the unembedding to compare what was written, up to the size that the norm takes away.
-    written, scaled = (torch.linalg.lstsq(bridge.W_U.T, x.T).solution for x in (plain, normed))
+    written, scaled = (torch.linalg.lstsq(bridge.W_U.T.double(), x.T.double()).solution for x in (plain, normed))
     ratio = scaled / (written * gain[:, None])
     assert torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-2)
 
