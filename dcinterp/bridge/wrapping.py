@@ -6,7 +6,6 @@ Also the registration by which others boot ours.
 from __future__ import annotations
 
 import copy
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from transformer_lens.model_bridge.sources._bridge_builder import (
 from transformer_lens.model_bridge.sources._hf_format import determine_architecture_from_hf_config
 from transformer_lens.model_bridge.sources.transformers.helpers import get_hf_model_class_for_architecture
 from transformer_lens.model_bridge.sources.transformers_driver import TransformersDriver
-from transformers import AutoTokenizer
 
 from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.dcbridge import DCBridge
@@ -31,7 +29,7 @@ from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
 from dcinterp.model.vit import DCViTForImageClassification
 from dcinterp.support.errors import UserError, reason
-from dcinterp.support.pretrained import WITHOUT_CODE, read_pretrained
+from dcinterp.support.pretrained import on_disk, read_pretrained
 
 ARCHITECTURES = {DCFormerForCausalLM: "DCFormerForCausalLM", DCViTForImageClassification: "DCViTForImageClassification"}
 
@@ -78,9 +76,8 @@ def _configured(tokenizer: Any, cfg: Any) -> Any:
     if tokenizer.pad_token is None:
         tokenizer = copy.deepcopy(tokenizer)  # the caller's stays as it is
         tokenizer.pad_token = tokenizer.eos_token
-    with TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        return configure_tokenizer(AutoTokenizer.from_pretrained(folder, **WITHOUT_CODE), cfg)
+    with on_disk(tokenizer) as words:
+        return configure_tokenizer(words, cfg)
 
 
 def boot(
@@ -174,13 +171,8 @@ def wrap_foreign(model: Any, tokenizer: Any, name: str) -> TransformerBridge:
     probe = probe_of(model)
     try:
         architecture = determine_architecture_from_hf_config(config)
-        with TemporaryDirectory() as folder:
-            if tokenizer is not None:  # TransformerLens reads it again: from here, where it surely is
-                tokenizer.save_pretrained(folder)
-                tokenizer = AutoTokenizer.from_pretrained(folder, **WITHOUT_CODE)
-            bridge = build_bridge_from_module(
-                model, architecture, hf_config=config, tokenizer=tokenizer, model_name=name
-            )
+        with on_disk(tokenizer) as words:
+            bridge = build_bridge_from_module(model, architecture, hf_config=config, tokenizer=words, model_name=name)
     except (UserError, MemoryError):
         raise
     except Exception as error:  # of as many classes as there are architectures

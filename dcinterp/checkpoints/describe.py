@@ -217,10 +217,8 @@ def _foreign(name: str, fields: dict[str, Any], parameters: int, dtype: torch.dt
 
     text = fields.get("text_config")
     fields = text | fields if isinstance(text, dict) else fields
-    heads, width = (
-        first("num_attention_heads", "n_head", "n_heads", "num_heads"),
-        first("hidden_size", "n_embd", "d_model"),
-    )
+    heads = first("num_attention_heads", "n_head", "n_heads", "num_heads")
+    width = first("hidden_size", "n_embd", "d_model")
     context = first("max_position_embeddings", "n_positions")
     return Description(
         name=name,

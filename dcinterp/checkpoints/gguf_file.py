@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dcinterp.checkpoints.gguf_header import layer_biases, require_header
+from dcinterp.checkpoints.gguf_header import Header, layer_biases, require_header
 from dcinterp.checkpoints.gguf_settings import complete_config, require_settings
 from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
@@ -24,8 +24,8 @@ IN_LAYER = re.compile(r"\.\d+\..*\.bias$")
 """The name of a bias of a layer, in a model of transformers."""
 
 
-def require_gguf(file: Path) -> list[str]:
-    """The names of the tensors of a GGUF file, whose header is held against it.
+def require_gguf(file: Path) -> Header:
+    """What the header of a GGUF file says, which is held against the file.
 
     Raises:
         UserError: the package is missing that reads such files, or this is none, or a damaged one.
@@ -53,12 +53,12 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    given = layer_biases(require_gguf(file))
+    header = require_gguf(file)
+    given = layer_biases(header.tensors)
     try:
-        header = _header(file)
         with without_bars():
             config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **WITHOUT_CODE)
-            complete_config(config, header)
+            complete_config(config, header.settings)
             model: Any = read_pretrained(
                 AutoModelForCausalLM,
                 file.parent,
@@ -78,22 +78,12 @@ def read_gguf(file: Path, dtype: torch.dtype | None) -> Any:
             f"{model.config.model_type}, so its logits would be wrong; open the model in its original format, a folder "
             "with config.json and safetensors."
         )
-    require_settings(model, header, file.name)
+    require_settings(model, header.settings, file.name)
     # The numbers are no longer quantized; with the mark of it, nobody could move, cast or save the model.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.is_quantized, model.hf_quantizer = False, None
     return model.eval()
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """Single values of the header about the model, by keys without the name of its architecture."""
-    from gguf import GGUFReader
-
-    fields = GGUFReader(str(file)).fields
-    start = f"{fields['general.architecture'].contents()}."
-    values = {name.removeprefix(start): field.contents() for name, field in fields.items() if name.startswith(start)}
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def read_gguf_tokenizer(file: Path) -> Any:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterable
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dcinterp.checkpoints.fit import count_layers
 from dcinterp.support.errors import UserError, reason
@@ -59,7 +59,14 @@ class HeaderWalk:
         return count
 
 
-def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iterable[str]) -> list[str]:
+class Header(NamedTuple):
+    """The names of the tensors, and the single numbers that are set, without the name of the architecture in front."""
+
+    tensors: list[str]
+    settings: dict[str, Any]
+
+
+def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iterable[str]) -> Header:
     """Refuse a GGUF file whose header does not fit it.
 
     Args:
@@ -68,7 +75,7 @@ def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iter
         names: what tensors of any model are called, without .weight and the like; {bid} and {xid} stand for numbers.
 
     Returns:
-        the names of its tensors.
+        the names of its tensors, and what it sets.
 
     Raises:
         UserError: its rotary embedding is scaled, which transformers leaves out without a word; a count, a size or an
@@ -85,7 +92,7 @@ def require_header(path: Path, octets_of: Callable[[int, int], int], names: Iter
         raise UserError(f"{path} is damaged ({reason(error)}); copy or download it again.") from error
 
 
-def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterable[str]) -> list[str]:
+def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterable[str]) -> Header:
     walk.octets(4)
     version = walk.number("I")
     if version & 0xFFFF == 0:  # written by a machine of the other byte order
@@ -123,7 +130,13 @@ def _check(walk: HeaderWalk, octets_of: Callable[[int, int], int], names: Iterab
     there = count_layers(name for name, *_ in found)
     if not isinstance(layers, int) or layers > there:
         raise ValueError(f"block_count is {shown(layers, 30)}, and it has {there} layers")
-    return [name for name, *_ in found]
+    start = f"{fields.get('general.architecture')}."
+    settings = {
+        name.removeprefix(start): value
+        for name, value in fields.items()
+        if name.startswith(start) and isinstance(value, int | float)
+    }
+    return Header([name for name, *_ in found], settings)
 
 
 def _refuse_scaled(file: str, fields: dict[str, Any], tensors: Iterable[str]) -> None:

@@ -50,22 +50,20 @@ def require_settings(model: Any, header: Mapping[str, Any], file: str) -> None:
         UserError: the message names the key.
     """
     text = model.config.get_text_config()
-    numbers = [value for _, value in _numbers(text.to_dict())]
-    thetas = [value for name, value in _numbers(text.to_dict()) if name == "rope_theta"]
+    named = list(_numbers(text.to_dict()))
+    numbers = [value for _, value in named]
+    thetas = [value for name, value in named if name == "rope_theta"]
     widths = [2 * module.inv_freq.shape[-1] for module in model.modules() if hasattr(module, "inv_freq")]
-    norms = [value for name, value in _numbers(text.to_dict()) if "eps" in name]
+    norms = [value for name, value in named if "eps" in name]
     may = {"rope.freq_base": thetas, "rope.dimension_count": widths} | {key: norms for key in NORMS}
     may |= {key: [*numbers, *(1 / value for value in numbers if value)] for key in SCALES}
     may |= {key: [getattr(text, name, None)] for key, name in OF_CONFIG.items()}
     if header.get("attention.sliding_window", 0) >= header.get("context_length", math.inf):
         del may["attention.sliding_window"]  # no query is so far from a key
     for key, values in may.items():
-        asked = header.get(key)
-        if (
-            asked
-            and values
-            and not any(each is not None and math.isclose(each, asked, rel_tol=1e-4) for each in values)
-        ):
+        if not values or not (asked := header.get(key)):
+            continue
+        if not any(each is not None and math.isclose(each, asked, rel_tol=1e-4) for each in values):
             raise UserError(
                 f"{file} sets {key} to {shown(asked, 20)}, which transformers does not read from GGUF files of this "
                 "kind, so its logits would be wrong; open the model in its original format, a folder with config.json "

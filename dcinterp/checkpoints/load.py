@@ -30,11 +30,11 @@ from dcinterp.checkpoints.names import (
 )
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model, require_own_kind
 from dcinterp.checkpoints.tensor_files import count_tensors
-from dcinterp.checkpoints.tokenizer_files import has_tokenizer, on_disk, read_tokenizer, require_fit
+from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
 from dcinterp.support.errors import UserError, nearest, reason, require_known
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.paths import path_of
-from dcinterp.support.pretrained import read_pretrained, require_no_code
+from dcinterp.support.pretrained import on_disk, read_pretrained, require_no_code
 from dcinterp.support.progress import without_bars
 from dcinterp.support.text import shown
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcinterp.checkpoints.gguf_file import read_gguf_tokenizer
@@ -41,19 +38,6 @@ def copy_tokenizer(source: Path, target: Path) -> None:
         for file in source.glob(pattern):
             if file.is_file():
                 shutil.copy(file, target)
-
-
-@contextmanager
-def on_disk(tokenizer: Any) -> Iterator[Any]:
-    """A tokenizer as one that was read from files: TransformerLens reads it again, from where it came; None stays."""
-    from transformers import AutoTokenizer
-
-    if tokenizer is None:
-        yield None
-        return
-    with TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        yield AutoTokenizer.from_pretrained(folder, local_files_only=True, **WITHOUT_CODE)
 
 
 def read_tokenizer(given: str | Path) -> Any:

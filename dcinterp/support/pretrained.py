@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dcinterp.support.errors import UserError, shortened
@@ -17,6 +19,19 @@ WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 WITHOUT_CODE = {"trust_remote_code": False}
 """For all that transformers reads: unless told, it asks a person at the terminal whether to run the files' own code."""
+
+
+@contextmanager
+def on_disk(tokenizer: Any) -> Iterator[Any]:
+    """A tokenizer as one that was read from files: TransformerLens reads it again, from where it came; None stays."""
+    from transformers import AutoTokenizer
+
+    if tokenizer is None:
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        yield AutoTokenizer.from_pretrained(folder, local_files_only=True, **WITHOUT_CODE)
 
 
 def require_no_code(folder: Path) -> None:

@@ -169,15 +169,9 @@ class Calibration(Result):
                 "does not give."
             )
         for flow in (flow for at, flow in enumerate(FLOWS) if bool(self.error[:, at].isnan().any())):
-            if not self.measured[FLOWS.index(flow)].any():
-                sentences.append(
-                    f"No removal had an effect (dynamic weights {flow}), so there is no error as a share of one (nan)."
-                )
-                continue
-            sentences.append(
-                f"All mean effects over examples are 0 (dynamic weights {flow}), so there is no error as a share of "
-                "one (nan)."
-            )
+            single = bool(self.measured[FLOWS.index(flow)].any())
+            why = "All mean effects over examples are 0" if single else "No removal had an effect"
+            sentences.append(f"{why} (dynamic weights {flow}), so there is no error as a share of one (nan).")
         for m, method in enumerate(self.methods):
             at = FLOWS.index("recomputed")
             if float(self.agreement[m, at]) < 0.75:

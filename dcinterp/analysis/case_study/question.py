@@ -22,7 +22,7 @@ from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import default_reference, other_answers
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, token_id, token_ids, tokens_in_text
-from dcinterp.mechanism.readout import likeliest
+from dcinterp.mechanism.readout import likeliest, rank_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 
@@ -135,7 +135,7 @@ def better_with_space(bridge: Bridge, ids: TokenIds, answer: Any, rank: int) -> 
         return None
     with torch.no_grad():
         logits = bridge(ids)[0, -1]
-    found = int((logits > logits[token]).sum()) + 1
+    found = int(rank_of(logits, torch.tensor(token, device=logits.device)))
     text = decoded(bridge, [token])
     return (text, found) if found < rank and text.startswith(" ") else None
 
