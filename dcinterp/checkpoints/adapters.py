@@ -177,7 +177,8 @@ def merged_copy(model: Any) -> Any:
     before = probe_of(whole)
     merged = merge(whole)
     after = probe_of(merged)
-    if before is not None and after is not None and not share_off(after[1], before[1]) <= MERGED:
+    most = MERGED if next(merged.parameters()).dtype == torch.float32 else MERGED_HALF
+    if before is not None and after is not None and not share_off(after[1], before[1]) <= most:
         raise UserError(
             "The adapter in this model changes its answers when it is merged into the weights, which looking inside "
             "takes; is it switched off? Give the base model, or the adapter switched on."
@@ -185,8 +186,9 @@ def merged_copy(model: Any) -> Any:
     return merged
 
 
-MERGED = 0.02
-"""The share of the size of all logits that merging may move them by, in half precision too."""
+MERGED, MERGED_HALF = 0.02, 0.2
+"""The share of the size of all logits that merging may move them by, in float32 and in half precision, where sums are
+rounded once more: tiny models in bfloat16 move by 0.02 to 0.05."""
 
 
 def _adapted_layers(model: nn.Module) -> dict[str, Any]:

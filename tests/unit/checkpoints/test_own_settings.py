@@ -141,6 +141,14 @@ def test_an_adapter_of_one_end_leaves_the_tied_other_end(adapted, target):
 
 
 @needs_peft
+def test_an_adapter_in_half_precision_may_be_rounded(adapted):
+    model = adapted(["down_proj"]).to(torch.bfloat16)
+    expected = model(IDS).logits.float()
+    found = dcinterp.load(model)(IDS).float()
+    assert float((found - expected).norm() / expected.norm()) < 0.1
+
+
+@needs_peft
 def test_an_adapter_that_is_switched_off_is_a_sentence(adapted):
     model = adapted([])
     model.base_model.disable_adapter_layers()
