@@ -176,8 +176,3 @@ def _gain(bridge: Bridge, layer: int) -> Tensor | float:
 def _multiplier(bridge: Bridge, of: Literal["embedding", "residual"]) -> float:
     """Of the embedding, where the model itself applies it, or of what a block adds to the stream (Granite)."""
     return float(getattr(getattr(bridge.original_model, "config", None), f"{of}_multiplier", None) or 1.0)
-
-
-def token_ranks(logits: Float[Tensor, "word d_vocab"], tokens: Int[Tensor, "word some"]) -> Int[Tensor, "word some"]:
-    """Places of tokens in each word's logits, the largest being 1."""
-    return (logits[:, None, :] > logits.gather(1, tokens)[:, :, None]).sum(-1) + 1

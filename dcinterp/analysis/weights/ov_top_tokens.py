@@ -31,8 +31,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ov_logits import MLP0, has_post_norm, ov_logits, require_tokens, token_ranks
+from dcinterp.mechanism.ov_logits import MLP0, has_post_norm, ov_logits, require_tokens
 from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
+from dcinterp.mechanism.readout import rank_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -131,17 +132,22 @@ def ov_top_tokens(
             "other heads, is not. Tokens keep their ranks; sizes are not those in a run."
         )
     logits = next(iter(ov_logits(bridge, layer, ids, [head], final_norm, mlp0)))
-    top = logits.topk(min(k, logits.shape[1]))
+    if alike := int((logits.amax(1) == logits.amin(1)).sum()):
+        notes.append(
+            f"For {alike} of the {len(ids)} words this head promotes no token above another: the order of their tokens "
+            "is that of the vocabulary."
+        )
+    top = logits.sort(descending=True, stable=True)
     return OVTopTokens(
         layer=layer,
         head=head,
         words=tuple(word if isinstance(word, str) else str_tokens(bridge, torch.tensor([[word]]))[0] for word in words),
-        top_tokens=tuple(str_tokens(bridge, row[None]) for row in top.indices),
+        top_tokens=tuple(str_tokens(bridge, row[None]) for row in top.indices[:, :k]),
         vocabulary=logits.shape[1],
         notes=tuple(notes),
-        top_ids=top.indices,
-        logit=top.values,
-        own_rank=token_ranks(logits, ids[:, None])[:, 0],
+        top_ids=top.indices[:, :k],
+        logit=top.values[:, :k],
+        own_rank=rank_of(logits, ids),
         mlp0=mlp0,
     )
 
@@ -163,7 +169,7 @@ def ov_ranks(
     ids, wanted = (_ids_of(bridge, some, "refuse")[0] for some in (words, targets))
     heads = range(bridge.cfg.n_heads)
     ranks = [
-        token_ranks(logits, wanted[:, None])[:, 0]
+        rank_of(logits, wanted)
         for layer in range(bridge.cfg.n_layers)
         for logits in ov_logits(bridge, layer, ids, heads, final_norm)
     ]

@@ -78,7 +78,7 @@ def _heatmap(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     most, least = (np.unravel_index(pick(finite), z.shape) for pick in (np.nanargmax, np.nanargmin))
     extremes = (
         f"Every value is {_number(z[most])}."
-        if z[most] == z[least]
+        if _number(z[most]) == _number(z[least])
         else f"Largest {_number(z[most])} at {_cell(most, x, y)}; smallest {_number(z[least])} at {_cell(least, x, y)}."
     )
     return legend, f"Heatmap of {quantity}, {size}.", f"{extremes}{_written(trace, x, y)}"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dcinterp
+from dcinterp.analysis.weights.ov_top_tokens import ov_ranks
 from dcinterp.bridge import wrap
 from dcinterp.mechanism.readout import likeliest, rank_of
 from dcinterp.model.build import build_model
@@ -131,3 +132,17 @@ def test_causes_of_no_difference_are_not_unconfirmed():
     same = replace(found, value=zero, at_mean=zero, gap=zero, causes=found.causes * 0, ablation=found.ablation * 0)
     assert all("nothing to explain" in sentence for sentence in same.sentences())
     assert same.warnings() == []
+
+
+def test_a_head_that_writes_nothing_promotes_no_token():
+    bridge = small()
+    with torch.no_grad():
+        bridge.blocks[0].attn.W_O[1].zero_()
+    words = [3, 7]
+    silent, other = (dcinterp.ov_top_tokens(bridge, 0, head, words, k=4) for head in (1, 0))
+    (note,) = silent.warnings()
+    assert note.startswith("For 2 of the 2 words this head promotes no token above another")
+    assert silent.top_ids.tolist() == [[0, 1, 2, 3]] * 2
+    assert silent.own_rank.tolist() == [4, 8], "and not 1, as if it copied"
+    assert ov_ranks(bridge, words, words)[0, 1].tolist() == [4, 8]
+    assert not other.warnings()
