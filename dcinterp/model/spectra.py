@@ -76,15 +76,16 @@ def _stacked(left: HeadMatrix, right: HeadMatrix, centre: bool) -> Float[Tensor,
 
 
 def cumulative(variances: Float[Tensor, "... component"]) -> Float[Tensor, "... component"]:
-    """The share of the variance that the first 1, 2, 3, ... components capture; it ends at 1."""
+    """The share of the variance that the first 1, 2, 3, ... components capture; it ends at 1, and is 1 of none."""
     total = variances.sum(-1, keepdim=True)
-    return variances.cumsum(-1) / total.clamp(min=torch.finfo(variances.dtype).tiny)
+    return torch.where(total > 0, variances.cumsum(-1) / total, 1.0)
 
 
 def effective_rank(variances: Float[Tensor, "... component"]) -> Float[Tensor, " ..."]:
-    """exp of the entropy of the variances' shares: how many components are in real use.
+    """exp of the entropy of the variances' shares: how many components are in real use; 0 where nothing varies.
 
     Roy and Vetterli (2007) take the singular values, whose squares these are; by their shares the number is larger.
     """
-    share = variances / variances.sum(-1, keepdim=True).clamp(min=torch.finfo(variances.dtype).tiny)
-    return torch.special.entr(share).sum(-1).exp()
+    total = variances.sum(-1)
+    share = torch.where(total[..., None] > 0, variances / total[..., None], 0.0)
+    return torch.special.entr(share).sum(-1).exp() * (total > 0)

@@ -87,6 +87,17 @@ class HeadDiversity(Result):
         """How many components the mean over layers needs to capture `share` of the variance."""
         return components_for(self.mean(product), share)
 
+    def warnings(self) -> list[str]:
+        """The layers whose products do not vary at all."""
+        sentences = []
+        for name, rank in (("QK", self.qk_effective_rank), ("OV", self.ov_effective_rank)):
+            if still := (rank == 0).nonzero().flatten().tolist():
+                sentences.append(
+                    f"The {name} products of layer {', '.join(map(str, still))} do not vary (weights are zero): they "
+                    "use no direction, and their share of the variance is 1 from the first component on."
+                )
+        return sentences
+
 
 @analysis(
     title="Head diversity",

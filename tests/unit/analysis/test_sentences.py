@@ -146,3 +146,15 @@ def test_a_head_that_writes_nothing_promotes_no_token():
     assert silent.own_rank.tolist() == [4, 8], "and not 1, as if it copied"
     assert ov_ranks(bridge, words, words)[0, 1].tolist() == [4, 8]
     assert not other.warnings()
+
+
+def test_products_of_zero_weights_use_no_direction():
+    bridge = small()
+    assert not dcinterp.head_diversity(bridge).warnings()
+    with torch.no_grad():
+        bridge.blocks[0].attn.W_O.zero_()
+    found = dcinterp.head_diversity(bridge)
+    assert float(found.ov_effective_rank) == 0 < float(found.qk_effective_rank)
+    assert found.components_for("ov") == 1, "and not one more than there are"
+    (said,) = found.warnings()
+    assert said.startswith("The OV products of layer 0 do not vary")
