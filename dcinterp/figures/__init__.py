@@ -7,13 +7,15 @@ and `plot(result, *, theme, **options) -> go.Figure`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from inspect import signature
 from pkgutil import walk_packages
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest, require_known
 
 if TYPE_CHECKING:
@@ -55,7 +57,15 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
         instead = nearest(unknown[0], known) if known else "it has none."
         raise UserError(f"This figure has no option {unknown[0]!r}; {instead}")
     require_known("theme", theme, ("light", "dark"))
+    for option, hint in _hints(draw, options).items():
+        require_fitting(option, options[option], hint)
     return draw(result, theme=theme, **options)
+
+
+def _hints(draw: Any, options: Iterable[str]) -> dict[str, Any]:
+    """The types of some of a figure's options; that of its result may be known to a type checker alone."""
+    given = type("Given", (), {"__annotations__": {name: draw.__annotations__[name] for name in options}})
+    return get_type_hints(given, globalns=draw.__globals__, include_extras=True)
 
 
 @cache

@@ -24,7 +24,7 @@ from dcinterp.mechanism.path_gradient import Metric
 from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, token_id, token_ids, word_tokens
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
-from dcinterp.support.text import in_sentence
+from dcinterp.support.text import SEEN, in_sentence
 
 Objective = Literal["logit", "log-probability"]
 UNITS = {"logit": "logits", "log-probability": "nats"}
@@ -177,7 +177,7 @@ def other_answer(answer: str, target: str, right: bool | None) -> str:
         return f'answers "{in_sentence(answer)}" (another token of the same text), not "{in_sentence(target)}"'
     if answer.strip() == target.strip():
         how = "two tokens that differ in their spaces; write it as the model does, or give its id"
-        said, wanted = (each.replace("\n", "↵") for each in (answer, target))
+        said, wanted = (each.translate(SEEN) for each in (answer, target))
         return f'answers "{said}", not "{wanted}" ({how})'
     return f'answers "{in_sentence(answer)}", not "{in_sentence(target)}"'
 

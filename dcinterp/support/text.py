@@ -29,10 +29,14 @@ def shown(value: Any, width: int = 60) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+SEEN = str.maketrans({"\n": "↵", "\r": "␍", "\t": "⇥"})
+"""Signs that cannot be seen, and what stands for them."""
+
+
 def in_sentence(token: str | None) -> str:
-    """A token inside a sentence: without the spaces around it, and with line breaks that can be seen."""
+    """A token inside a sentence: without the spaces around it, and with line breaks and tabs that can be seen."""
     text = token or ""
-    return (text.strip(" ") or "␣" * len(text)).replace("\n", "↵")
+    return (text.strip(" ") or "␣" * len(text)).translate(SEEN)
 
 
 def in_sentence_apart(*tokens: str | None) -> tuple[str, ...]:
@@ -61,6 +65,11 @@ def apart(names: Sequence[str]) -> tuple[str, ...]:
             own, number = f"{name} ({number})", number + 1
         made.append(own)
     return tuple(made)
+
+
+def counted(number: int, noun: str) -> str:
+    """How many of something: "one example", "0 examples", "1,200 examples"."""
+    return f"one {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def interval_name(level: float) -> str:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge, stages_of
@@ -100,12 +100,17 @@ class TrainingEdges(Result):
         names: dict[str, list[Any]] = {"checkpoint": self.step.tolist(), "edge": list(self.edges)}
         return names.get(axis)
 
+    @property
+    def has_start(self) -> Bool[Tensor, " edge"]:
+        """Which edges start: they are shown to raise the loss at the end, and did not matter more before."""
+        return (self.final_low > 0) & (self.explained > 0)
+
     def strongest(self, k: int = 6) -> list[int]:
         """The places of the edges that matter most at the last checkpoint, the strongest first."""
         return self.final.argsort(descending=True)[:k].tolist()
 
     def table(self) -> pd.DataFrame:
-        """One row an edge, the one that matters most at the end first; without a start where it came to matter less."""
+        """One row an edge, the one that matters most at the end first; a start where it has one (`has_start`)."""
         starts = {"starts at step": self.start, "from": self.start_low, "to": self.start_high}
         rows = [
             {
@@ -113,7 +118,7 @@ class TrainingEdges(Result):
                 "effect at the end": float(self.final[place]),
                 "low": float(self.final_low[place]),
                 "high": float(self.final_high[place]),
-                **{name: int(step[place]) if self.explained[place] > 0 else None for name, step in starts.items()},
+                **{name: int(step[place]) if self.has_start[place] else None for name, step in starts.items()},
                 "explained": float(self.explained[place]),
             }
             for place in self.strongest(len(self.edges))

@@ -6,12 +6,13 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.predict import Prediction
 from dcinterp.figures.base.style import THEMES, axis, common_layout, visible_apart
+from dcinterp.support.ranges import Count
 
 RESULT = "Prediction"
 KIND = ""
 
 
-def plot(result: Prediction, *, theme: str = "light", shown: int = 5) -> go.Figure:
+def plot(result: Prediction, *, theme: str = "light", shown: Count = 5) -> go.Figure:
     """The `shown` most likely tokens, the expected answer in the colour of the text.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.task_accuracy import TaskAccuracy
-from dcinterp.figures.base.style import THEMES, axis, common_layout
+from dcinterp.figures.base.style import THEMES, axis, common_layout, interval_bars
 
 RESULT = "TaskAccuracy"
 KIND = "bars"
@@ -31,12 +31,7 @@ def plot(result: TaskAccuracy, *, theme: str = "light", by: str = "pattern") -> 
         y=table["accuracy"].tolist(),
         name="the model",
         marker={"color": THEMES[theme].muted, "opacity": 0.55},
-        error_y={
-            "type": "data",
-            "array": (table["high"] - table["accuracy"]).fillna(0).tolist(),
-            "arrayminus": (table["accuracy"] - table["low"]).fillna(0).tolist(),
-            "color": THEMES[theme].text,
-        },
+        error_y=interval_bars(table["accuracy"], table["low"], table["high"], color=THEMES[theme].text),
         hovertemplate="%{x}: %{y:.1%}<extra></extra>",
     )
     marks = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.text_loss import TextLoss
-from dcinterp.figures.base.style import SERIES, finish
+from dcinterp.figures.base.style import SERIES, finish, interval_bars
 from dcinterp.support.text import interval_name
 
 RESULT = "TextLoss"
@@ -37,17 +37,12 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
             name=model,
             text=rows,
             marker={"color": SERIES[place], "size": 10, "symbol": SYMBOLS[place], "line": {"width": 2}},
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": (of[model]["high"] - of[model]["nats"]).fillna(0).tolist(),
-                "arrayminus": (of[model]["nats"] - of[model]["low"]).fillna(0).tolist(),
-                "color": SERIES[place],
-            },
+            error_x=interval_bars(of[model]["nats"], of[model]["low"], of[model]["high"], color=SERIES[place]),
             hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",
         )
     figure.update_layout(scattermode="group", scattergap=0.4)
-    figure.update_xaxes(title=f"nats a token, {interval_name(result.level)} over files", rangemode="tozero")
+    known = f", {interval_name(result.level)} over files" if table["low"].notna().any() else ""
+    figure.update_xaxes(title=f"nats a token{known}", rangemode="tozero")
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.5, -0.5])
     figure.update_yaxes(title="kind of token, how many")
     return finish(figure, theme, height=140 + 44 * len(rows))

@@ -18,7 +18,7 @@ QUANTITIES = {
     "composed_scores": "score after composition",
     "weights": "weight before composition",
     "composed": "weight after composition",
-    "change": "weight added by composition",
+    "change": "weight added after the softmax",
 }
 SAME = {"pre": ("scores", "composed_scores"), "post": ("weights", "composed")}
 """By stage, the two matrices that are one where a model does not compose at it."""
@@ -38,7 +38,7 @@ def plot(
         result: the matrices.
         theme: "light" or "dark".
         head: which head.
-        which: one of the four matrices, or "change" for composed - weights.
+        which: one of the four matrices, or "change" for composed - weights: what composition after the softmax adds.
         selected: (query, key) to outline.
     """
     if which not in QUANTITIES:

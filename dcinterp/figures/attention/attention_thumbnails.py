@@ -51,5 +51,7 @@ def plot(result: AttentionThumbnails, *, theme: str = "light", which: str = "bot
         height=90 + min(900, len(rows) * 130),
     )
     middle = [number * step + size / 2 for number in range(max(heads, len(rows)))]
+    # A head is `step` rows and columns, which have names of their own.
+    figure.update_traces(meta={"step": step, "size": size, "x": "key", "y": "query"})
     figure.update_xaxes(tickvals=middle[:heads], ticktext=[str(head) for head in range(heads)])
     return figure.update_yaxes(tickvals=middle[: len(rows)], ticktext=names)

@@ -8,10 +8,11 @@ import plotly.graph_objects as go
 import torch
 
 from dcinterp.analysis.attribution.calibrate import FLOWS, Calibration
-from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
+from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish, interval_bars
 from dcinterp.mechanism.edge_rules import RULES
 from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.text import counted
 
 RESULT = "Calibration"
 KIND = ""
@@ -52,17 +53,10 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
             x=result.predicted_mean[m, f].tolist(),
             y=mean.tolist(),
             mode="markers",
-            name=f"weights {flow}: {_alike(float(result.agreement[m, f]))}, r {result.correlation[m, f]:.2f}",
+            name=f"weights {flow}: {_said(float(result.agreement[m, f]), float(result.correlation[m, f]))}",
             text=list(result.units),
             marker={"symbol": symbol, "color": colour, "size": 7},
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": (result.measured_high[f] - mean).tolist(),
-                "arrayminus": (mean - result.measured_low[f]).tolist(),
-                "thickness": 0.6,
-                "width": 0,
-            },
+            error_y=interval_bars(mean, result.measured_low[f], result.measured_high[f], thickness=0.6, width=0),
             hovertemplate="%{text}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
         )
     figure.update_xaxes(title=f"effect predicted by {METHODS[method]} ({unit})")
@@ -71,7 +65,7 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
         figure,
         theme,
         height=540,
-        title=f"{PLURAL[result.part]} {CHANGES[result.kind]}, mean over {_examples(result.n)}",
+        title=f"{PLURAL[result.part]} {CHANGES[result.kind]}, mean over {counted(result.n, 'example')}",
     )
     zero = {"zeroline": True, "zerolinecolor": colours.muted, "zerolinewidth": 1}
     # The legend is a list below the figure: its lines are long, and the window may be narrow.
@@ -79,9 +73,6 @@ def plot(result: Calibration, *, theme: str = "light", method: str | None = None
     return figure.update_layout(xaxis=zero, yaxis=zero, legend=below, margin_b=130)
 
 
-def _alike(share: float) -> str:
-    return "no effect" if math.isnan(share) else f"same sign {share:.0%}"
-
-
-def _examples(n: int) -> str:
-    return "one example" if n == 1 else f"{n} examples"
+def _said(alike: float, correlation: float) -> str:
+    signs = "no effect" if math.isnan(alike) else f"same sign {alike:.0%}"
+    return f"{signs}, {'no correlation' if math.isnan(correlation) else f'r {correlation:.2f}'}"

@@ -6,12 +6,13 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.direct_logit_attribution import DirectLogitAttribution
 from dcinterp.figures.base.style import SERIES, axis, common_layout, zero_line
+from dcinterp.support.ranges import Count
 
 RESULT = "DirectLogitAttribution"
 KIND = "parts"
 
 
-def plot(result: DirectLogitAttribution, *, theme: str = "light", k: int = 16) -> go.Figure:
+def plot(result: DirectLogitAttribution, *, theme: str = "light", k: Count = 16) -> go.Figure:
     """One bar a part, the largest on top; the lowest bar is the sum of all others.
 
     Args:
@@ -23,7 +24,8 @@ def plot(result: DirectLogitAttribution, *, theme: str = "light", k: int = 16) -
     shown = frame.head(k)
     names, values = shown["part"].tolist(), shown["logits"].tolist()
     if len(frame) > k:
-        names.append(f"{len(frame) - k} others")
+        rest = len(frame) - k
+        names.append("1 other" if rest == 1 else f"{rest} others")
         values.append(float(frame["logits"][k:].sum()))
     bars = go.Bar(
         x=values,

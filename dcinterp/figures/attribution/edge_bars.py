@@ -8,12 +8,13 @@ from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttri
 from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, THEMES, edge_branch_name, finish
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.objective import UNITS
+from dcinterp.support.ranges import Count
 
 RESULT = "EdgeAttribution"
 KIND = ""
 
 
-def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
+def plot(result: EdgeAttribution, *, theme: str = "light", k: Count = 16, shared: bool = True) -> go.Figure:
     """One bar per edge, the strongest on top, in the colour of its branch; the diamond is the measured effect.
 
     What is taken from other pairs of tokens or from the previous layer (`top_beyond`) is brown.

@@ -5,17 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
-from dcinterp.figures.base.style import (
-    BRANCH_COLOURS,
-    BRANCH_NAMES,
-    SERIES,
-    THEMES,
-    axis,
-    common_layout,
-    edge_name,
-    zero_line,
-)
-from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.figures.base.style import THEMES, axis, common_layout, edge_kind, edge_name, zero_line
 from dcinterp.mechanism.objective import UNITS
 
 RESULT = "EdgeAttribution"
@@ -43,16 +33,13 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
         line={"dash": "dash", "color": THEMES[theme].muted, "width": 1},
         hoverinfo="skip",
     )
-    parts = [name.removeprefix("edge ").removesuffix(" zero").split(".") for name in result.checked]
-    # Where nothing is composed, a head is its own only edge.
-    branches = [part[2] if len(part) == 4 else "skip" for part in parts]
+    kinds = [edge_kind(unit) for unit in result.checked]
     names = [edge_name(unit) for unit in result.checked]
     places = list(zip(_shares(predicted, across), _shares(measured, up), strict=True))
     sides = _label_sides(places, [max(abs(p), abs(m)) for p, m in zip(predicted, measured, strict=True)], names)
     points, unit = [], UNITS[result.objective]
-    for branch in dict.fromkeys(branches):
-        tap = BRANCHES[branch].hook if branch in BRANCHES else branch
-        mine = [i for i, other in enumerate(branches) if other == branch]
+    for kind in dict.fromkeys(kinds):
+        mine = [i for i, other in enumerate(kinds) if other == kind]
         points.append(
             go.Scatter(
                 x=[predicted[i] for i in mine],
@@ -62,8 +49,8 @@ def plot(result: EdgeAttribution, *, theme: str = "light") -> go.Figure:
                 hovertext=[names[i] for i in mine],
                 textposition=[sides[i] or "middle right" for i in mine],
                 cliponaxis=False,
-                name=BRANCH_NAMES.get(tap, branch),
-                marker={"size": 10, "color": BRANCH_COLOURS.get(tap, SERIES[0])},
+                name=kind.name,
+                marker={"size": 10, "color": kind.colour},
                 hovertemplate="%{hovertext}<br>predicted %{x:.3f}, measured %{y:.3f}<extra></extra>",
             )
         )

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import EdgeAttribution
 from dcinterp.figures.base.grid import grid
+from dcinterp.figures.base.style import OF_ALL_TOKENS
 from dcinterp.mechanism.branches import ADDED, BRANCHES, NAMES
 from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.errors import UserError, nearest
@@ -44,6 +45,8 @@ def plot(
         layer = result.layers[int(chosen.abs().amax((1, 2)).argmax())]
     if layer not in result.layers:
         raise UserError(f"Layer {layer} was not scored; choose from {', '.join(map(str, result.layers))}.")
+    between = result.scores[result.layers.index(layer), NAMES.index("skip")].clone().fill_diagonal_(0)
+    label = f"{LABELS[branch]} and {OF_ALL_TOKENS}" if branch == "skip" and bool(between.any()) else LABELS[branch]
     heads = [str(head) for head in range(result.scores.shape[-1])]
     return grid(
         chosen[result.layers.index(layer)].numpy(),
@@ -55,5 +58,5 @@ def plot(
         theme=theme,
         selected=selected,
         numbers=len(heads) <= 12,
-        title=f"Layer {layer}, {result.stage}: {LABELS[branch]}",
+        title=f"Layer {layer}, {result.stage}: {label}",
     )

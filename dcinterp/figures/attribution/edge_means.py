@@ -5,15 +5,15 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges_over import EdgeAttributionSet
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, CONTROLS, THEMES, edge_name, finish
-from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.figures.base.style import CONTROLS, THEMES, edge_kind, edge_name, finish, interval_bars
 from dcinterp.mechanism.objective import UNITS
+from dcinterp.support.ranges import Count
 
 RESULT = "EdgeAttributionSet"
 KIND = ""
 
 
-def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, shared: bool = True) -> go.Figure:
+def plot(result: EdgeAttributionSet, *, theme: str = "light", k: Count = 16, shared: bool = True) -> go.Figure:
     """One bar per edge, the strongest on top, with its interval; grey: the control; diamond: the ablation.
 
     Args:
@@ -27,27 +27,18 @@ def plot(result: EdgeAttributionSet, *, theme: str = "light", k: int = 16, share
         table = table[table["shared"]]
     table = table.head(k)
     names = [edge_name(unit) for unit in table["edge"]]
-    branches = [unit.split(".")[2] for unit in table["edge"]]
-    taps = [BRANCHES[branch].hook for branch in branches]
-    colours, mean = THEMES[theme], table["mean"].to_numpy()
+    kinds = [edge_kind(unit) for unit in table["edge"]]
+    colours, (mean, low, high) = THEMES[theme], (table[each].to_numpy() for each in ("mean", "low", "high"))
     figure = go.Figure()
-    above, below = (table["high"] - mean).to_numpy(), (mean - table["low"]).to_numpy()
-    for tap in dict.fromkeys(taps):
-        mine = [i for i, other in enumerate(taps) if other == tap]
+    for kind in dict.fromkeys(kinds):
+        mine = [i for i, other in enumerate(kinds) if other == kind]
         figure.add_bar(
             x=mean[mine],
             y=[names[i] for i in mine],
             orientation="h",
-            name=f"mean score, {BRANCH_NAMES[tap]}",
-            marker_color=BRANCH_COLOURS[tap],
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": above[mine].tolist(),
-                "arrayminus": below[mine].tolist(),
-                "color": colours.text,
-                "thickness": 1,
-            },
+            name=f"mean score, {kind.name}",
+            marker_color=kind.colour,
+            error_x=interval_bars(mean[mine], low[mine], high[mine], color=colours.text, thickness=1),
             hovertemplate="%{y}<br>mean %{x:.3f}<extra></extra>",
         )
     figure.update_layout(barmode="overlay")

@@ -11,13 +11,13 @@ from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.edge_scores import MEASURING
 from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.errors import UserError
-from dcinterp.support.ranges import Count, require_in_range
+from dcinterp.support.ranges import Count
 
 RESULT = "EdgeAttribution"
 KIND = "sources"
 
 
-def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: bool = True) -> go.Figure:
+def plot(result: EdgeAttribution, *, theme: str = "light", k: Count = 12, shared: bool = True) -> go.Figure:
     """Rows are edges, the strongest on top; columns are source tokens.
 
     Where the scores are measured effects, a gradient says how an edge's attention to each token shares in them: these
@@ -32,7 +32,6 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
     Raises:
         UserError: every score is 0, as where a prompt has one token only.
     """
-    require_in_range("k", k, Count)
     edges = result.top(k, shared=shared) or result.top(k, shared=False)
     if not edges:
         raise UserError("No edge has a score other than 0 here, so that there is nothing to show by source token.")
@@ -41,7 +40,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: int = 12, shared: 
         for e in edges
     ]
     measured = result.method in MEASURING
-    labels = [f"{e.label}: {e.score:+.2f}" if measured else e.label for e in edges]
+    labels = [f"{e.label}: {e.score:+z.2f}" if measured else e.label for e in edges]
     return grid(
         rows,
         x=[visible(token) for token in result.sources],

@@ -5,15 +5,16 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
-from dcinterp.figures.base.style import CONTROLS, THEMES, finish
+from dcinterp.figures.base.style import CONTROLS, THEMES, finish, interval_bars
 from dcinterp.mechanism.objective import UNITS
-from dcinterp.support.text import interval_name
+from dcinterp.support.ranges import Count
+from dcinterp.support.text import counted, interval_name
 
 RESULT = "HeadAttributionSet"
 KIND = "intervals"
 
 
-def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -> go.Figure:
+def plot(result: HeadAttributionSet, *, theme: str = "light", shown: Count = 12) -> go.Figure:
     """One row per head, the largest mean in size on top; grey bars span the control.
 
     Args:
@@ -39,14 +40,9 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
     figure.add_scatter(
         y=names,
         x=frame["mean"].tolist(),
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (frame["high"] - frame["mean"]).tolist(),
-            "arrayminus": (frame["mean"] - frame["low"]).tolist(),
-        },
+        error_x=interval_bars(frame["mean"], frame["low"], frame["high"]),
         mode="markers",
-        name=f"attribution, {interval_name(result.level)}",
+        name="attribution" + (f", {interval_name(result.level)}" if frame["low"].notna().any() else ""),
         marker={"size": 9, "color": THEMES[theme].text},
         hovertemplate="%{y}<br>mean score %{x:.3f}<extra></extra>",
     )
@@ -59,6 +55,6 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: int = 12) -
         hovertemplate="%{y}<br>measured effect %{x:.3f}<extra></extra>",
     )
     figure.add_vline(x=0, line_width=1, line_color=colours.muted)
-    figure.update_xaxes(title=f"mean over {result.n} examples ({UNITS[result.objective]})")
+    figure.update_xaxes(title=f"mean over {counted(result.n, 'example')} ({UNITS[result.objective]})")
     figure.update_yaxes(title="head", autorange="reversed", type="category")
     return finish(figure, theme, height=130 + 28 * len(names))

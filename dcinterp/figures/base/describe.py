@@ -14,6 +14,7 @@ from dcinterp.figures.base.grid import tick_names, told_apart, written
 from dcinterp.figures.base.style import without_tags
 
 LISTED_ROWS, LISTED_CELLS, LISTED_LINKS = 12, 20, 5
+PLURALS = {"matrix": "matrices"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ def describe(figure: go.Figure) -> Description:
         legends.append(legend)
         texts += [heading, f"{panel}, {text}" if panel and text else text]
     title = f"{figure.layout.title.text}." if figure.layout.title.text else ""
-    return Description(legend=_joined(legends), alternative=_joined([title, *texts]))
+    return Description(
+        _joined(legends), _joined([title, *texts]) if any(texts) else f"{title} No value to show.".strip()
+    )
 
 
 def _joined(sentences: Iterable[str]) -> str:
@@ -75,21 +78,45 @@ def _heatmap(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
         return legend, "", f"A heatmap of {quantity} without values."
     rows, columns = (f" ({axis.title})" if axis.title else "" for axis in (y, x))
     size = f"{_count(z.shape[0], 'row')}{rows} by {_count(z.shape[1], 'column')}{columns}"
+    if trace.meta:  # small matrices side by side
+        down, across = (-(-places // trace.meta["step"]) for places in z.shape)
+        of, one = f"{trace.meta['y']} by {trace.meta['x']}", trace.meta["size"]
+        size = f"{down} by {_count(across, 'matrix')}{columns}, each {of}, {one} by {one}"
     most, least = (np.unravel_index(pick(finite), z.shape) for pick in (np.nanargmax, np.nanargmin))
-    extremes = (
-        f"Every value is {_number(z[most])}."
-        if _number(z[most]) == _number(z[least])
-        else f"Largest {_number(z[most])} at {_cell(most, x, y)}; smallest {_number(z[least])} at {_cell(least, x, y)}."
+    high, low = z[most], z[least]
+    extremes = _alike(high, low) or (
+        f"Largest {_number(high)} at {_cell(most, x, y)}{_more(finite == high)}; "
+        f"smallest {_number(low)} at {_cell(least, x, y)}{_more(finite == low)}."
     )
+    if endless := int(np.isinf(z).sum()):
+        extremes += f" {_count(endless, 'value')} {'is' if endless == 1 else 'are'} infinite."
     return legend, f"Heatmap of {quantity}, {size}.", f"{extremes}{_written(trace, x, y)}"
 
 
+def _alike(high: float, low: float) -> str:
+    """The sentence for values that are all the same, or are so to three digits; empty where they differ."""
+    if high == low:
+        return f"Every value is {_number(high)}."
+    return f"All values are about {_number(high)} ({low:.4g} to {high:.4g})." if _number(high) == _number(low) else ""
+
+
+def _more(same: Any) -> str:
+    """How many others have the value that was named."""
+    others = int(np.sum(same)) - 1
+    return f" and {_count(others, 'other')}" if others else ""
+
+
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun if number == 1 else PLURALS.get(noun, f'{noun}s')}"
 
 
 def _number(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-6 else "0"
+
+
+def _left(number: int, noun: str) -> str:
+    """What a list that stops leaves out."""
+    return f" And {_count(number, f'more {noun}')}." if number > 0 else ""
 
 
 def _cell(at: Any, x: _Axis, y: _Axis) -> str:
@@ -105,7 +132,7 @@ def _written(trace: Any, x: _Axis, y: _Axis) -> str:
     marked = [at for at in np.ndindex(cells.shape) if cells[at]]
     if 2 * len(marked) > cells.size:
         rows = [f"{y.place(row)}: {', '.join(map(str, cells[row]))}." for row in range(min(len(cells), LISTED_ROWS))]
-        return " Written in the cells: " + " ".join(rows)
+        return " Written in the cells: " + " ".join(rows) + _left(len(cells) - len(rows), "row")
     if not marked:
         return " No cell is marked."
     more = f"; and {len(marked) - LISTED_CELLS} more" if len(marked) > LISTED_CELLS else ""
@@ -118,12 +145,13 @@ def _bars(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     if not names:
         return "", "", ""
     heading = f"Bars of {value.title or 'values'}{f' by {category.title}' if category.title else ''}."
-    name = traces[0].name
+    name = _plain(traces[0].name)
     if traces[0].base is not None:
         low = np.asarray(traces[0].base, dtype=float)
         sides = zip(names, low, low + values, strict=True)
         spans = [f"{category.place(n)} from {_number(a)} to {_number(b)}" for n, a, b in sides]
-        return "", heading, f"{name or 'Spans'}: {'; '.join(spans[:LISTED_CELLS])}."
+        more = _left(len(spans) - LISTED_CELLS, "span")
+        return "", heading, f"{name or 'Spans'}: {'; '.join(spans[:LISTED_CELLS])}.{more}"
     return "", heading, _range(name, names, values, ends, category)
 
 
@@ -133,21 +161,22 @@ def _lines(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     if not names:
         return "", "", ""
     (first, *more) = traces
+    name = _plain(first.name)
     by = f" by {category.title}" if category.title else ""
     lines = "lines" in (first.mode or "lines")
     if more and lines:
-        between = f"{len(traces)} spans between {_number(min(values))} and {_number(max(values))}"
-        return "", "", f"{first.name}: {between}."
+        kind = "spans" if all(len(trace.x) == 2 for trace in traces) else "lines"
+        return "", "", f"{name}: {len(traces)} {kind} between {_number(min(values))} and {_number(max(values))}."
     if _words_along(names):
-        return "", f"Points of {value.title or 'values'}{by}.", _range(first.name, names, values, ends, category)
+        return "", f"Points of {value.title or 'values'}{by}.", _range(name, names, values, ends, category)
     if not lines:
         heading = f"Points of {value.title or 'values'} against {category.title or 'values'}."
         sideways, up = (f"from {_number(min(numbers))} to {_number(max(numbers))}" for numbers in (names, values))
         points = f"{len(values)} points" if len(values) > 1 else "one point"
-        return "", heading, f"{first.name or 'All'}: {points}, across {sideways}, up {up}."
+        return "", heading, f"{name or 'All'}: {points}, across {sideways}, up {up}."
     at = dict.fromkeys((0, len(values) // 2, len(values) - 1))
     points = ", ".join(f"{_number(values[i])} at {names[i]:.4g}" for i in at)
-    return "", f"Lines of {value.title or 'values'}{by}.", f"{first.name or 'Line'}: {points}."
+    return "", f"Lines of {value.title or 'values'}{by}.", f"{name or 'Line'}: {points}."
 
 
 def _range(name: str | None, names: list[Any], values: list[float], ends: list[Any], category: _Axis) -> str:
@@ -162,7 +191,10 @@ def _range(name: str | None, names: list[Any], values: list[float], ends: list[A
     if len(values) <= 6:
         return f"{start}{', '.join(map(said, range(len(values))))}."
     most, least = int(np.argmax(values)), int(np.argmin(values))
-    return f"{start}{len(values)} values, largest {said(most)}, smallest {said(least)}."
+    if alike := _alike(values[most], values[least]):
+        return f"{start}{len(values)} values. {alike}"
+    largest, smallest = (f"{said(at)}{_more([value == values[at] for value in values])}" for at in (most, least))
+    return f"{start}{len(values)} values, largest {largest}, smallest {smallest}."
 
 
 def _entries(
@@ -194,7 +226,7 @@ def _flows(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     values = np.asarray(trace.link.value, dtype=float)
     if not len(values):
         return "", "", "A flow diagram without links."
-    names, labels = trace.node.label, trace.link.label
+    names, labels = [_plain(name) for name in trace.node.label], trace.link.label
 
     def link(i: int) -> str:
         label = labels[i] if labels is not None else f"{_number(values[i])}"
@@ -203,7 +235,7 @@ def _flows(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     widest = "; ".join(link(int(i)) for i in np.argsort(-values, kind="stable")[:LISTED_LINKS])
     return (
         "The width of a band is the size of what flows.",
-        f"Flow diagram of {len(values)} links between {len(names)} nodes.",
+        f"Flow diagram of {_count(len(values), 'link')} between {_count(len(names), 'node')}.",
         f"The widest: {widest}.",
     )
 

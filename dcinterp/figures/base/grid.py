@@ -59,7 +59,7 @@ def grid(
     """
     z = np.asarray(values, dtype=float)
     rows, columns = z.shape
-    top = limit or (float(np.nanmax(np.abs(z))) if np.isfinite(z).any() else 0.0) or 1.0
+    top = limit or float(np.abs(z[np.isfinite(z)]).max(initial=0.0)) or 1.0
     named = z.size <= NAMED_CELLS
     trace = go.Heatmap(
         z=z,

@@ -88,6 +88,12 @@ def _cells(trace: Any, figure: go.Figure) -> DataFrame:
     values = {
         _title(down, "row"): _along(tick_names(down, z.shape[0]), trace.y, row),
         _title(across, "column"): _along(tick_names(across, z.shape[1]), trace.x, column),
+    }
+    if trace.meta:  # small matrices side by side: which one, and where in it
+        step, sides = trace.meta["step"], ((down, "row", "y", row), (across, "column", "x", column))
+        values = {_title(of, kind): np.asarray(of.ticktext, dtype=object)[at // step] for of, kind, _, at in sides}
+        values |= {trace.meta[letter]: at % step for *_, letter, at in sides}
+    values |= {
         _plain(trace.colorbar.title.text) or "value": z.ravel(),
     }
     words = written(trace)

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import unescape
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import ArrayLike
 
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.support.text import SEEN
 
 _COLOURS = {"skip": "#8f8f8f", "qp": "#228b4e", "qg": "#7cc492", "kp": "#a03fa8", "kg": "#d59ad6"}
 
@@ -41,7 +44,7 @@ BEYOND_COLOUR = SERIES[6]
 
 
 def visible(token: str) -> str:
-    """A token as a label: line breaks and bare spaces so that they can be seen.
+    """A token as a label: line breaks, tabs and bare spaces so that they can be seen.
 
     What looks like a tag, as <unk> does, or names a character, as &lt; does, is written so that Plotly shows it: it
     would follow a tag it knows, leave out any other, and draw the character that is named. Whoever draws without Plotly
@@ -49,7 +52,7 @@ def visible(token: str) -> str:
     """
     if token and not token.strip(" "):
         return "␣" * len(token)
-    named = re.sub(r"&(?=#?\w)", "&amp;", token.replace("\n", "↵"))
+    named = re.sub(r"&(?=#?\w)", "&amp;", token.translate(SEEN))
     return re.sub(r"<(?=[^<>]*>)", "&lt;", named) or "(empty)"
 
 
@@ -89,6 +92,24 @@ def edge_name(unit: str) -> str:
     layer, stage, branch, heads = parts
     head_from, head_to = heads.split(">")
     return f"L{layer}H{head_from} → L{layer}H{head_to} ({'pre ' * (stage == 'pre')}{branch})"
+
+
+class EdgeKind(NamedTuple):
+    """What edges of one branch are called, and their colour."""
+
+    name: str
+    colour: str
+
+
+def edge_kind(unit: str) -> EdgeKind:
+    """The kind of an edge such as "edge 1.post.kp.6>1"; a head, where nothing is composed, is its own only edge."""
+    parts = unit.removeprefix("edge ").split(" ")[0].split(".")
+    if len(parts) != 4 or ">" not in parts[3]:
+        return EdgeKind(BRANCHES["skip"].label, BRANCH_COLOURS[BRANCHES["skip"].hook])
+    branch, (head_from, head_to) = parts[2], map(int, parts[3].split(">"))
+    if branch not in BRANCHES:
+        return EdgeKind(branch, SERIES[0])
+    return EdgeKind(edge_branch_name(branch, head_from, head_to), BRANCH_COLOURS[BRANCHES[branch].hook])
 
 
 @dataclass(frozen=True)
@@ -153,6 +174,22 @@ def common_layout(theme: str, height: int, title: str = "") -> dict[str, Any]:
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
     """A quiet axis for a figure that is built in one step."""
     return QUIET_AXIS | {"title": TITLE | {"text": title}} | options
+
+
+def interval_bars(values: ArrayLike, low: ArrayLike, high: ArrayLike, **look: Any) -> dict[str, Any] | None:
+    """Bars from `low` to `high`, for error_x or error_y of a trace; None where no value has an interval.
+
+    Args:
+        values: where the marks stand; one whose ends are NaN gets no bar.
+        low, high: the ends of the intervals.
+        look: colour and the like.
+    """
+    value, lower, upper = (np.asarray(each, dtype=float) for each in (values, low, high))
+    if not np.isfinite(upper - lower).any():
+        return None
+    # A mean may lie outside of an interval of the bootstrap, and a bar goes no way back.
+    sides = {"array": np.maximum(upper - value, 0).tolist(), "arrayminus": np.maximum(value - lower, 0).tolist()}
+    return {"type": "data", "symmetric": False} | sides | look
 
 
 def see_through(colour: str, opacity: float = 0.6) -> str:

@@ -181,6 +181,8 @@ def _sankey(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
     from matplotlib.path import Path
 
     state.bare = True
+    if not len(trace.link.value):
+        return
     source, target, value = (np.asarray(v) for v in (trace.link.source, trace.link.target, trace.link.value))
     labels = list(trace.node.label)
     column = np.zeros(len(labels), dtype=int)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.circuits.circuit import CircuitScores
-from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish
+from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish, interval_bars
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.circuit_graph import AROUND
+from dcinterp.support.ranges import Count
 
 RESULT = "CircuitScores"
 KIND = ""
@@ -25,7 +26,7 @@ def colour_of(kind: str) -> str:
     return BRANCH_COLOURS[branch.hook] if branch is not None else STREAM if kind == "stream" else STATIC
 
 
-def plot(result: CircuitScores, *, theme: str = "light", k: int = 20) -> go.Figure:
+def plot(result: CircuitScores, *, theme: str = "light", k: Count = 20) -> go.Figure:
     """One bar per edge, the largest on top, in the colour of its branch.
 
     Args:
@@ -43,13 +44,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 20) -> go.Figu
             orientation="h",
             name=kind,
             marker_color=colour_of(kind),
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": (some["high"] - some["mean"]).fillna(0).clip(lower=0).tolist(),
-                "arrayminus": (some["mean"] - some["low"]).fillna(0).clip(lower=0).tolist(),
-                "color": THEMES[theme].muted,
-            },
+            error_x=interval_bars(some["mean"], some["low"], some["high"], color=THEMES[theme].muted),
             hovertemplate="%{y}<br>score %{x:.3f}<extra></extra>",
         )
     figure.update_layout(barmode="overlay")

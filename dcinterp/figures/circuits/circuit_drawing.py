@@ -11,6 +11,7 @@ from dcinterp.analysis.circuits.circuit import CircuitScores
 from dcinterp.figures.base.style import THEMES, axis, common_layout
 from dcinterp.figures.circuits.circuit_bars import colour_of
 from dcinterp.mechanism.circuit_drawing import CircuitNotes, Drawing, Drawn
+from dcinterp.support.ranges import Count
 
 RESULT = "CircuitScores"
 KIND = "drawing"
@@ -42,7 +43,7 @@ def plot(
     pinned: Sequence[str] = (),
     groups: Sequence[tuple[str, Sequence[str]]] = (),
     names: Mapping[str, str] | None = None,
-    most: int = 400,
+    most: Count = 400,
 ) -> go.Figure:
     """Nodes with the circuit's edges between them; an edge's width is the size of its score.
 
@@ -90,7 +91,7 @@ def plot(
             "y": [ys[BENT // 2] for _, ys in middles],
             "mode": "markers",
             "marker": {"size": 8, "color": "rgba(0,0,0,0)"},
-            "text": [f"{edge.name}<br>score {edge.score:+.3f}" for edge in shown],
+            "text": [f"{edge.name}<br>score {edge.score:+z.3f}" for edge in shown],
             "hovertemplate": "%{text}<extra></extra>",
             "showlegend": False,
         }
@@ -148,12 +149,13 @@ def words(drawing: Drawing, shown: int) -> dict[str, str]:
         "circles are a head's attention, squares what it reads and writes, diamonds MLPs."
     )
     # An edge into a key or value that heads share is drawn to each of them.
-    all_edges = {edge.index: edge for edge in drawing.edges}
-    several = {edge.index for edge in drawing.edges[:shown]}
-    largest = "; ".join(f"{edge.name} {edge.score:+.2f}" for edge in [*all_edges.values()][:8])
-    many = f"{len(several)} of {len(all_edges)}" if len(several) < len(all_edges) else str(len(several))
-    text = f"A circuit of {many} edges between {len(drawing.nodes)} nodes."
-    return {"legend": legend, "alternative": f"{text} The largest: {largest}." if largest else f"{text}"}
+    every = {edge.index for edge in drawing.edges}
+    drawn = {edge.index: edge for edge in drawing.edges[:shown]}
+    largest = "; ".join(f"{edge.name} {edge.score:+z.2f}" for edge in [*drawn.values()][:8])
+    many = f"{len(drawn)} of {len(every)}" if len(drawn) < len(every) else str(len(drawn))
+    joined = {end for edge in drawing.edges[:shown] for end in (edge.source, edge.target)}
+    text = f"A circuit of {many} edge{'' if len(every) == 1 else 's'} between {len(joined)} nodes."
+    return {"legend": legend, "alternative": f"{text} The largest: {largest}." if largest else "A circuit of no edges."}
 
 
 def _nodes(drawing: Drawing, theme: str) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from dcinterp.figures.base.style import THEMES, common_layout, see_through
 from dcinterp.figures.circuits.circuit_bars import colour_of
 from dcinterp.mechanism.circuit_drawing import Shape, drawn_ends
 from dcinterp.mechanism.circuit_graph import Edge
+from dcinterp.support.ranges import Count
 
 RESULT = "CircuitScores"
 KIND = "flow"
 
 
-def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figure:
+def plot(result: CircuitScores, *, theme: str = "light", k: Count = 30) -> go.Figure:
     """Nodes with the strongest edges between them; a band's width is the size of its score, its colour the branch.
 
     A head that attends for others and one that reads are two nodes: "L1H6 attention" and "L1H6". The query, key and
@@ -38,7 +39,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: int = 30) -> go.Figu
 
     links = []
     for row in rows.itertuples():
-        label, size = f"{row.edge}: {row.mean:+.3f}", abs(float(row.mean))  # type: ignore[arg-type]
+        label, size = f"{row.edge}: {float(row.mean):+z.3f}", abs(float(row.mean))  # type: ignore[arg-type]
         # An edge that lowers m is paler: a width has no sign.
         colour = see_through(colour_of(str(row.kind)), 0.6 if float(row.mean) >= 0 else 0.2)  # type: ignore[arg-type]
         for source, target in drawn_ends(Edge(str(row.source), str(row.target), str(row.kind)), shape):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import plotly.graph_objects as go
 
 from dcinterp.analysis.circuits.faithfulness import FaithfulnessCurve
-from dcinterp.figures.base.style import SERIES, THEMES, finish, see_through
+from dcinterp.figures.base.style import SERIES, THEMES, finish, interval_bars, see_through
 
 RESULT = "FaithfulnessCurve"
 KIND = ""
@@ -29,14 +31,8 @@ def plot(result: FaithfulnessCurve, *, theme: str = "light", mark: tuple[float, 
         figure.add_scatter(
             x=result.fraction.tolist(),
             y=f.tolist(),
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": (high - f).nan_to_num(0).clamp(min=0).tolist(),
-                "arrayminus": (f - low).nan_to_num(0).clamp(min=0).tolist(),
-                "color": see_through(SERIES[number]),
-            },
-            name=f"{NAMES[name]}: CMD {float(result.cmd[number]):.3f}, CPR {float(result.cpr[number]):.3f}",
+            error_y=interval_bars(f, low, high, color=see_through(SERIES[number])),
+            name=f"{NAMES[name]}: {_areas(float(result.cmd[number]), float(result.cpr[number]))}",
             mode="lines+markers",
             line={"color": SERIES[number], "width": 3 if name == "edges" else 2},
             marker={"color": SERIES[number], "size": 7},
@@ -57,3 +53,8 @@ def plot(result: FaithfulnessCurve, *, theme: str = "light", mark: tuple[float, 
     figure.update_yaxes(title="f: the way from no edge (0) to the model (1)")
     finish(figure, theme, height=380)
     return figure.update_layout(legend={"orientation": "v", "yanchor": "bottom", "y": 1.02})
+
+
+def _areas(cmd: float, cpr: float) -> str:
+    """The two areas; f divides by how far m falls, and is nothing where m does not change."""
+    return "f is not defined" if math.isnan(cmd) else f"CMD {cmd:.3f}, CPR {cpr:.3f}"

@@ -59,7 +59,7 @@ def plot(
         y=list(result.settings),
         x_title="method",
         y_title="planted",
-        quantity=word,
+        quantity=f"{word} (beyond 1 the same colour)" if float(values.nan_to_num(0).max()) > 1 else word,
         theme=theme,
         signed=False,
         # A method that is off by ten times would make all others look perfect.

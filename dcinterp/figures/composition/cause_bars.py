@@ -7,13 +7,19 @@ import plotly.graph_objects as go
 from dcinterp.analysis.composition.composition_causes import QUANTITIES, CompositionCauses
 from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish, visible
 from dcinterp.support.errors import UserError
+from dcinterp.support.ranges import Count
 
 RESULT = "CompositionCauses"
 KIND = ""
 
 
 def plot(
-    result: CompositionCauses, *, theme: str = "light", quantity: str = "weight", by: str = "component", most: int = 12
+    result: CompositionCauses,
+    *,
+    theme: str = "light",
+    quantity: str = "weight",
+    by: str = "component",
+    most: Count = 12,
 ) -> go.Figure:
     """One bar per component or token, the largest causes first; the diamond is the component's ablation.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.composition_importance import ADDED, CompositionImportance
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish, interval_bars
 from dcinterp.mechanism.objective import UNITS
-from dcinterp.support.text import interval_name
+from dcinterp.support.text import counted, interval_name
 
 RESULT = "CompositionImportance"
 KIND = ""
@@ -36,14 +36,9 @@ def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
     figure.add_scatter(
         x=names,
         y=total,
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [float(result.high[place]) - sum_ for place, sum_ in zip(places, total, strict=True)],
-            "arrayminus": [sum_ - float(result.low[place]) for place, sum_ in zip(places, total, strict=True)],
-        },
+        error_y=interval_bars(total, result.low.flatten(), result.high.flatten()),
         mode="markers",
-        name=f"together, {interval_name(result.level)}",
+        name="together" + (f", {interval_name(result.level)}" if result.n > 1 else ""),
         marker={"symbol": "diamond", "size": 9, "color": colours.selected},
         hovertemplate="layer %{x}<br>together %{y:.3f}<extra></extra>",
     )
@@ -51,5 +46,5 @@ def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
     figure.update_layout(barmode="relative", bargap=0.25)
     figure.update_xaxes(title="layer and stage", type="category")
     unit = UNITS[result.objective]
-    figure.update_yaxes(title=f"mean over {result.n} examples ({unit})")
+    figure.update_yaxes(title=f"mean over {counted(result.n, 'example')} ({unit})")
     return finish(figure, theme, height=380)

@@ -27,6 +27,10 @@ def plot(
     """
     if show not in QUANTITIES:
         raise UserError(f"A mean map has no {show!r} to show; choose 'added', 'spread' or 'shared'.")
+    if show == "shared" and result.stage == "pre":
+        raise UserError(
+            "Scores, before the softmax, are no amounts to share; show 'added' or 'spread', or map stage post."
+        )
     heads = [str(head) for head in range(len(result.total))]
     return grid(
         getattr(result, show).numpy(),

@@ -7,12 +7,13 @@ import torch
 
 from dcinterp.analysis.intervention.intervene import InterventionEffect
 from dcinterp.figures.base.style import THEMES, finish, visible_apart
+from dcinterp.support.ranges import Count
 
 RESULT = "InterventionEffect"
 KIND = ""
 
 
-def plot(result: InterventionEffect, *, theme: str = "light", k: int = 10) -> go.Figure:
+def plot(result: InterventionEffect, *, theme: str = "light", k: Count = 10) -> go.Figure:
     """Two marks per token, open before and filled after, joined by a line; the most likely token before on top.
 
     Args:

@@ -8,12 +8,13 @@ from dcinterp.analysis.intervention.patch_path import PathPatching
 from dcinterp.figures.base.style import THEMES, finish
 from dcinterp.figures.circuits.circuit_bars import colour_of
 from dcinterp.figures.intervention.stream_patching_grid import QUANTITY
+from dcinterp.support.ranges import Count
 
 RESULT = "PathPatching"
 KIND = ""
 
 
-def plot(result: PathPatching, *, theme: str = "light", k: int = 20) -> go.Figure:
+def plot(result: PathPatching, *, theme: str = "light", k: Count = 20) -> go.Figure:
     """One bar per edge, the largest on top; 1 is the whole difference between the two prompts.
 
     Args:

@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.training.training_edges import TrainingEdges
 from dcinterp.figures.base.style import SERIES, THEMES, edge_name, finish
-from dcinterp.support.errors import UserError, require_number
+from dcinterp.support.errors import require_number
+from dcinterp.support.ranges import Count
 
 RESULT = "TrainingEdges"
 KIND = ""
@@ -16,8 +17,10 @@ SMALL = 0.1
 """Edges whose effects are below this share of the fall of the loss, flat beside it, get an axis of their own."""
 
 
-def plot(result: TrainingEdges, *, theme: str = "light", edges: int = 6, checkpoint: int | None = None) -> go.Figure:
+def plot(result: TrainingEdges, *, theme: str = "light", edges: Count = 6, checkpoint: int | None = None) -> go.Figure:
     """A line for each of the edges that matter most at the end, and a thick one of the loss; diamonds where they start.
+
+    An open diamond is the step of an edge that is not shown to raise the loss at the end, so that it has no start.
 
     Args:
         result: the effects.
@@ -25,14 +28,22 @@ def plot(result: TrainingEdges, *, theme: str = "light", edges: int = 6, checkpo
         edges: how many edges.
         checkpoint: number of a checkpoint to mark, as a slider gives it.
     """
-    if edges < 1:
-        raise UserError(f"{edges} edges cannot be drawn; give 1 or more.")
     places = result.strongest(edges)
     lines = {result.edges[place]: result.effect[:, place].mean(-1).tolist() for place in places}
     starts = {result.edges[place]: int(result.start[place]) for place in places if result.explained[place] > 0}
     steps, loss = result.step.tolist(), result.loss.mean(-1).tolist()
     loss_start = result.loss_start if result.loss_explained > 0 else None
-    return curves_of_edges(steps, loss, loss_start, lines, starts, theme, checkpoint)
+    figure = curves_of_edges(steps, loss, loss_start, lines, starts, theme, checkpoint)
+    for place in places:
+        if not result.has_start[place]:  # a curve may rise in one step to what is not shown to be above zero
+            name = edge_name(result.edges[place])
+            figure.update_traces(
+                {"marker_symbol": "diamond-open", "name": f"step of {name}, not shown to matter"},
+                selector={"name": f"start of {name}"},
+            )
+            said = f"{name}: a step at %{{x:,}}, to an effect that is not shown<extra></extra>"
+            figure.update_traces({"hovertemplate": said}, selector={"name": f"step of {name}, not shown to matter"})
+    return figure
 
 
 def curves_of_edges(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dcinterp.analysis.training.scaling_fit import ScalingFit
+from dcinterp.analysis.training.scaling_fit import ScalingFit, end_text
 from dcinterp.figures.base.style import THEMES, finish
 
 RESULT = "ScalingFit"
@@ -54,14 +54,25 @@ def plot(result: ScalingFit, *, theme: str = "light") -> go.Figure:
         y=[loss, loss],
         mode="lines+text",
         showlegend=False,
+        name="compute for the same loss",
         line={"color": THEMES[theme].text, "width": 1, "dash": "dot"},
         text=[f"{float(result.multiplier[0]):.2f}x", ""],
         textposition="bottom left",
         hovertemplate=(
-            f"{float(result.multiplier[0]):.2f}x the compute "
-            f"({float(result.multiplier_low[0]):.2f} to {float(result.multiplier_high[0]):.2f})<extra></extra>"
+            f"{result.families[0]} needs {float(result.multiplier[0]):.2f} times the compute of "
+            f"{result.families[1]}<br>"
+            f"({float(result.multiplier_low[0]):.2f} to {end_text(float(result.multiplier_high[0]))})<extra></extra>"
         ),
     )
     figure.update_xaxes(title="training compute (FLOPs)", type="log", exponentformat="power")
     figure.update_yaxes(title=MEASURES.get(result.measure, result.measure), type="log")
+    several = " and ".join(
+        f"{sum(name == each for name, *_ in result.points)} runs of {each}" for each in result.families
+    )
+    figure.update_layout(
+        meta={
+            "legend": "A point is a run, a line what is fitted to a family; the dotted line joins equal losses.",
+            "alternative": f"Loss against training compute, both logarithmic: {several}. {result.sentence()}",
+        }
+    )
     return finish(figure, theme, height=380)

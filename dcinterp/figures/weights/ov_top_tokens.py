@@ -7,12 +7,13 @@ import plotly.graph_objects as go
 from dcinterp.analysis.weights.ov_top_tokens import OVTopTokens
 from dcinterp.figures.base.grid import grid, write_words
 from dcinterp.figures.base.style import bare
+from dcinterp.support.ranges import Count
 
 RESULT = "OVTopTokens"
 KIND = ""
 
 
-def plot(result: OVTopTokens, *, theme: str = "light", shown: int = 10) -> go.Figure:
+def plot(result: OVTopTokens, *, theme: str = "light", shown: Count = 10) -> go.Figure:
     """Rows are source words, columns ranks; a cell names the promoted token, its colour is the logit.
 
     Args:

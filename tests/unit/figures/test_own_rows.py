@@ -75,7 +75,14 @@ def test_a_pixel_of_a_small_matrix_has_the_name_of_its_head(shipped):
     size = thumbnails.composed.shape[-1]
     step = size + max(1, size // 12)
     assert f"at layer {row // step} after, head {column // step};" in describe(figure).alternative
-    assert set(rows(figure)["head"].str.partition(": ")[2]) == set(map(str, range(shipped.cfg.n_heads)))
+    table = rows(figure)
+    assert set(table["head"]) == set(map(str, range(shipped.cfg.n_heads)))
+    where = table[(table["head"] == "3") & (table["row"] == "layer 1 after") & (table["query"] == 4)]
+    assert where.filter(like="weight").iloc[:, 0].tolist() == pytest.approx(thumbnails.composed[1, 3, 4, :5].tolist())
+    assert where["key"].tolist() == [0, 1, 2, 3, 4]
+    assert f"{shipped.cfg.n_layers} by {shipped.cfg.n_heads} matrices (head), each query by key, {size} by {size}" in (
+        describe(figure).alternative
+    )
 
 
 def test_the_names_of_a_flow_stand_beside_its_bands(edges):

@@ -44,7 +44,7 @@ def test_words_in_cells_are_read_out_and_marks_are_listed():
     assert "1 row (reads) by 3 columns (rank). Every value is 1." in text
     assert text.endswith("Marked cells: G at reads violin, rank 3.")
     figure.data[0].update(z=[[1e-9, 0.0, -1e-8]])
-    assert "Every value is 0." in describe(figure).alternative
+    assert "All values are about 0 (-1e-08 to 1e-09)." in describe(figure).alternative
 
 
 def test_widest_bands_are_named_with_their_labels():
