@@ -251,9 +251,10 @@ def read_run(folder: Path) -> Run:
     for record in _records(folder):
         step, loss = record.get("step", step), record.get("loss", loss)
     last = _last_line(folder / LOG)
-    if _failed(_processes.get(str(folder)), last):
-        return Run(folder, "failed", step, steps, loss, message=last.removeprefix(SAYS), saved=saved)
     whole = is_trained(folder / "model") and trained_steps(folder) in (None, steps)  # else it is being lengthened
+    # A run that failed here may have been ended elsewhere since: then its model is newer than its last words.
+    if _failed(_processes.get(str(folder)), last) and not (whole and _newer(folder / "model", folder / LOG)):
+        return Run(folder, "failed", step, steps, loss, message=last.removeprefix(SAYS), saved=saved)
     state = "finished" if whole else "stopped"
     return Run(folder, state, max(step, saved), steps, loss, saved=saved)
 
@@ -327,6 +328,12 @@ def _failed(process: subprocess.Popen[bytes] | None, last: str) -> bool:
         return last.startswith(SAYS) and not last.startswith((f"{SAYS}stopped", f"{SAYS}note: "))
     # 130 is what a run ends with that was asked to stop.
     return (process.poll() or 0) > 0 and process.poll() != 130
+
+
+def _newer(model: Path, log: Path) -> bool:
+    """Whether a model was written after the last words of a process."""
+    written = max((path.stat().st_mtime for path in model.iterdir()), default=0.0)
+    return not log.is_file() or written > log.stat().st_mtime
 
 
 def _last_line(path: Path) -> str:

@@ -14,6 +14,7 @@ from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.support.errors import UserError, reason
+from dcinterp.support.file_names import is_run, is_trained
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import without_bars
 from dcinterp.support.text import shown
@@ -129,6 +130,18 @@ def require_own_kind(kind: Any, name: str) -> None:
         )
 
 
+def _trained_in(folder: Path) -> Path | None:
+    """The model of a training run in a folder: the trained one, or its newest checkpoint."""
+    if not is_run(folder):
+        return None
+    steps = {
+        int(path.name.removeprefix("checkpoint-")): path
+        for path in (folder / "checkpoints").glob("checkpoint-*")
+        if path.name.removeprefix("checkpoint-").isdecimal()
+    }
+    return folder / "model" if is_trained(folder / "model") else steps[max(steps)] if steps else None
+
+
 def read_config_file(folder: Path) -> dict[str, Any]:
     """The config.json of a model folder.
 
@@ -137,6 +150,8 @@ def read_config_file(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     if not (path.exists() or path.is_symlink()):
+        if model := _trained_in(folder):
+            raise UserError(f"{folder} is the folder of a training run; its model is {model}.")
         raise UserError(
             f"{folder} has no config.json, so it is not a model folder; give a folder that save_pretrained wrote."
         )

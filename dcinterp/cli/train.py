@@ -32,7 +32,9 @@ def command(
         typer.Option("--train", help="With --from: all of the model, or its composition.", metavar="all|composition"),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the small run.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for checkpoints, metrics and the model.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder for checkpoints, metrics and the model.", metavar="PATH")
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -75,7 +77,7 @@ def command(
     from dcinterp.train.config.default_run import apply_data_flags
     from dcinterp.train.config.recipe import apply_override, build_config, read_tree, require_ranges, set_key, unshared
 
-    for flag, path in (("text", text), ("images", images)):
+    for flag, path in (("text", text), ("images", images), ("output", output)):
         if path is not None and not path.strip():
             raise UserError(f"--{flag} is empty; give a path, or leave it out.")
     tree = apply_data_flags(read_tree(config) if config else {}, text, "" if images == "digits" else images)

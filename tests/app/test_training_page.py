@@ -203,3 +203,19 @@ def test_a_log_that_is_a_link_is_not_written_through(tmp_path, monkeypatch):
     training.resume(run)
     assert elsewhere.read_text() == "mine"
     assert (run / training.LOG).read_text() == "theirs"
+
+
+def test_last_words_of_a_failure_do_not_outlive_a_newer_model(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(APP))
+    from workbench import training
+
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (model / name).write_text("{}")
+    log = tmp_path / training.LOG
+    log.write_text("dcinterp: The checkpoint of step 3 could not be written (No space left on device); make room.\n")
+    for seconds, state in ((-60, "finished"), (60, "failed")):
+        moved = (model / "config.json").stat().st_mtime + seconds
+        os.utime(log, (moved, moved))
+        assert training.read_run(tmp_path).state == state

@@ -352,6 +352,8 @@ def build_config(tree: dict[str, Any], overrides: list[str] | None = None) -> Tr
     for override in overrides or []:
         apply_override(tree, override)
     sections = _build(TrainConfig, {key: value for key, value in tree.items() if key != "recipe"}, "")
+    if not sections.output.strip():
+        raise UserError("output is empty; name a folder for the run.")
     recipe = tree.get("recipe", {})
     if isinstance(recipe, dict):
         recipe = recipe_of_preset(sections.model.preset) | recipe
@@ -496,6 +498,65 @@ def require_ranges(recipe: RecipeSection) -> None:
         require_in_range(f"recipe.{name}", getattr(recipe, name), kind)
 
 
+SEEDS = 2**32
+"""How many numpy has."""
+
+
+def require_counts(config: TrainConfig) -> None:
+    """Refuse numbers of a run that count something, and are too small or too large for that.
+
+    Raises:
+        UserError: the message names the key.
+    """
+    counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
+    counts |= {
+        f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows", "answers_per_task")
+    }
+    many = {"evaluation.examples": (config.evaluation.examples, 1)}
+    from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
+    for number, phase in enumerate(config.data.phases):
+        from_zero |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("asked", "tokens")}
+        many |= {f"data.phases[{number}].{key}": (getattr(phase, key), n) for key, n in (("examples", 1), ("gaps", 0))}
+        counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
+    for key, (values, least) in many.items():
+        if not values or min(values) < least:
+            raise UserError(f"{key} is {list(values)}; it must be numbers of at least {least}.")
+    for key, value in counts.items():
+        if value < 1:
+            raise UserError(f"{key} is {value}; it must be at least 1.")
+    for key, value in from_zero.items():
+        if value < 0:
+            raise UserError(f"{key} is {value}; it must be 0 or more.")
+    for key, value, most in (
+        ("recipe.seed", config.recipe.seed, SEEDS - 1),
+        ("recipe.threads", config.recipe.threads, 4096),
+        ("data.text.vocabulary", config.data.text.vocabulary, LARGEST_VOCABULARY),
+    ):
+        if value > most:
+            raise UserError(f"{key} is {value}; it must be at most {most:,}.")
+
+
+LARGEST_VOCABULARY = 1_000_000
+"""Several times what any model has; room for all of it is taken before a text is read."""
+
+
+def long_warmup(config: TrainConfig) -> str | None:
+    """The warning for a run that ends within its warmup, so that its rate never reaches what the recipe says.
+
+    Of a run whose phases are budgets of tokens it is not known before its data are open.
+    """
+    recipe, steps = config.recipe, config.steps
+    if any(phase.tokens for phase in config.data.phases) or not (recipe.warmup_steps or recipe.warmup_fraction):
+        return None
+    if (warmup := recipe.warmup(steps)) < steps or steps < 2:
+        return None
+    return (
+        f"The warmup is {warmup:,} steps long and the run {steps:,}, so the learning rate only reaches "
+        f"{recipe.learning_rate_share(steps - 1, steps):.0%} of recipe.learning_rate; set a smaller "
+        "recipe.warmup_steps, or train for longer."
+    )
+
+
 READ_KEYS: dict[str, tuple[str, ...]] = {
     "tasks": ("examples", "patterns", "tasks", "score"),
     "questions": ("patterns", "tasks", "score", "asked"),
@@ -539,6 +600,10 @@ def require_cooldown(config: TrainConfig) -> None:
         )
 
 
+LARGEST_NUMBER = 2**53
+"""Of whole numbers: what a float, as in a table, still tells from its neighbours."""
+
+
 def _scalar(kind: type, value: Any, where: str) -> Any:
     # YAML reads 1e-3 as text; a person means the number.
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
@@ -546,6 +611,10 @@ def _scalar(kind: type, value: Any, where: str) -> Any:
             return float(value)
         except ValueError:
             pass
+        except OverflowError:
+            raise UserError(f"{where} is {shown(value)}, which is too large.") from None
+    if kind is int and isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        raise UserError(f"{where} is {shown(value)}, which is too large.")
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "keys and values"}
         raise UserError(f"{where} is {shown(value)}; it must be {names.get(kind, kind.__name__)}.")

@@ -49,7 +49,7 @@ def check_resumable(old: TrainConfig, new: TrainConfig, done: int, where: Path) 
         before, after = (replace(each.evaluation, every=1, watch=False) for each in (old, new))
         wrong += _other(before, after, "evaluation")
     if not wrong and (step := _rates_differ(old, new, done)) is not None:
-        wrong = [f"the learning rate of step {step + 1} (for another length, set recipe.schedule_steps: {old.steps})"]
+        wrong = [f"the learning rate of step {step + 1} ({_why(old, new, done)})"]
     if wrong:
         raise UserError(
             f"The run in {where} was trained for {done} steps with other settings: {', '.join(wrong)}. Resume it with "
@@ -107,6 +107,17 @@ def _rates_differ(old: TrainConfig, new: TrainConfig, done: int) -> int | None:
         if before != after:
             return step
     return None
+
+
+def _why(old: TrainConfig, new: TrainConfig, done: int) -> str:
+    """Which setting of the schedule made the rate of a step another one, and the way out where it is the length."""
+    pairs = [(key, getattr(old.recipe, key), getattr(new.recipe, key)) for key in SCHEDULE if key != "schedule_steps"]
+    if changed := [f"recipe.{key} was {was!r}, not {now!r}" for key, was, now in pairs if was != now]:
+        return ", ".join(changed)
+    cooling = old.steps - old.recipe.cooldown_steps
+    if old.recipe.cooldown_steps and done > cooling:
+        return f"its cooldown had begun, at step {cooling:,} of {old.steps:,}, so it cannot be made longer or shorter"
+    return f"for another length, set recipe.schedule_steps: {old.recipe.schedule_steps or old.steps}"
 
 
 def _leaves(tree: Any, where: str = "") -> dict[str, Any]:

@@ -45,6 +45,7 @@ from dcinterp.train.config.recipe import (
     find_config,
     read_config,
     read_tree,
+    require_counts,
     require_ranges,
     set_key,
     unshared,
@@ -61,6 +62,7 @@ from dcinterp.train.control.engines import (
 from dcinterp.train.control.resume import check_resumable
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
+from dcinterp.train.loop.checkpoints import steps_in
 from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, made_with, read_records, trained_steps
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
@@ -119,7 +121,7 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
         raise UserError(f"The grid of {path} must hold keys with lists of values, such as `data.seed: [0, 1]`.")
     if not isinstance(listed, list) or not all(isinstance(run, dict) for run in listed):
         raise UserError(f"The runs of {path} must be a list of keys and values, such as `- {{name: all}}`.")
-    if not isinstance(jobs, int) or jobs < 1:
+    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
         raise UserError(f"jobs is {jobs!r} in {path}; it must be a whole number of at least 1.")
     if not any(tree.get(key) for key in ("config", "runs", "grid")):
         raise UserError(f"{path} describes no runs; give `config`, `runs` or `grid`.")
@@ -129,6 +131,8 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
         for run in listed
         for chosen in product(*grid.values())
     ]
+    for run in runs:
+        _require_model(run)
     names = [run.name for run in runs]
     for name in names:
         if names.count(name) > 1:
@@ -218,6 +222,8 @@ def _run_sweep(
         except BaseException:
             stop.touch()
             wait(pending, timeout=ORPHAN_SECONDS)  # a cluster without workers would never end what waits there
+            results(sweep, failures)
+            written()
             raise
     return table
 
@@ -225,8 +231,8 @@ def _run_sweep(
 def results(sweep: Sweep, failures: dict[str, str] | None = None) -> pd.DataFrame:
     """One row per run, as far as it is: what sets it apart, size, compute, and its last measurements.
 
-    Columns: name, status ("done", "failed", "stopped" or "waiting"), message, the swept keys, family (of the preset;
-    empty where a run starts from a model), parameters, steps, tokens, flops (of training, by the formula of
+    Columns: name, status ("done", "failed", "running", "stopped" or "waiting"), message, the swept keys, family (of the
+    preset; empty where a run starts from a model), parameters, steps, tokens, flops (of training, by the formula of
     `training_flops`), loss (mean of the last tenth of the lines),
     what was measured on held-out documents, seconds, and what it was made with: data_digest (of the text or images, not
     of documents that are made), torch, device, and commit (of this repository, where it is known).
@@ -363,6 +369,16 @@ def training_flops(fields: dict[str, Any], parameters: int, tokens: float, row: 
     return 3 * tokens * (2 * parameters + attention)
 
 
+def _require_model(run: SweepRun) -> None:
+    """Refuse a run whose model cannot be built, whatever it reads."""
+    model = run.config.model
+    try:
+        if not model.start:
+            DCFormerConfig.preset(model.preset, **model.changes)
+    except UserError as error:
+        raise UserError(f"The run {run.name}: {error}") from error
+
+
 def _run(base: dict[str, Any], folder: Path, listed: dict[str, Any], chosen: dict[str, Any]) -> SweepRun:
     named, chosen = ({str(k): v for k, v in keys.items() if k != "name"} for keys in (listed, chosen))
     for key in (*named, *chosen):
@@ -417,6 +433,7 @@ def make_run(base: dict[str, Any], folder: Path, title: str, keys: dict[str, Any
     try:
         config = build_config(tree)
         require_ranges(config.recipe)
+        require_counts(config)
     except UserError as error:
         raise UserError(f"The run {name}: {error}") from error
     return SweepRun(name, keys, replace(config, output=str(folder / name)))
@@ -550,7 +567,8 @@ def _row(run: SweepRun, failure: str) -> dict[str, Any]:
     if is_finished(run):  # also where it was refused here, since another process trained it
         status, failure = "done", ""
     else:
-        status = "failed" if failure else "stopped" if _last_step(folder) else "waiting"
+        begun = _last_step(folder) or steps_in(folder / "checkpoints")
+        status = "failed" if failure else "running" if lock_holder(folder) else "stopped" if begun else "waiting"
     row: dict[str, Any] = {"name": run.name, "status": status, "message": failure} | run.keys
     # Of a model that a run starts from the preset says nothing.
     row["family"] = "" if run.config.model.start else preset(run.config.model.preset).family

@@ -46,8 +46,11 @@ def find_or_make(kind: str, made_from: Any, make: Callable[[Path], None]) -> Pat
             if not folder.is_dir():
                 raise
     except OSError as error:
+        # numpy says how much of an array was written, and not why it ended there.
+        why = os.strerror(error.errno) if error.errno else f"the disk is full: {error}"
         raise UserError(
-            f"The prepared data cannot be kept in {folder.parent} ({error}); name another place with {VARIABLE}."
+            f"The prepared data cannot be kept in {folder.parent} ({why}); make room there, or name another place "
+            f"with {VARIABLE}."
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -20,7 +20,7 @@ from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.task_choice import sides_of
 from dcinterp.train.data.text import TextSource
-from dcinterp.train.data.tokenizer import save_tokenizer
+from dcinterp.train.data.tokenizer import save_tokenizer, write_tokenizer
 from dcinterp.train.loop.trainer import processes
 
 CONTEXT = 512
@@ -61,7 +61,7 @@ def _text(section: DataSection, output: Path, words: Tokenizer) -> DataSource:
         _warn_of_spelt(data_source, section)
     if processes().is_main_process:
         # Beside the checkpoints, so that each of them can be read while the run goes on.
-        data_source.tokenizer.save_pretrained(output / "tokenizer")
+        write_tokenizer(data_source.tokenizer, output / "tokenizer")
     return data_source
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.data.batches import NOT_SCORED, Draw
 from dcinterp.train.data.puzzles import Puzzle, open_puzzle
-from dcinterp.train.data.tokenizer import SPECIAL_TOKENS
+from dcinterp.train.data.tokenizer import SPECIAL_TOKENS, write_tokenizer
 
 
 class PuzzleSource:
@@ -30,7 +30,7 @@ class PuzzleSource:
         """
         self.puzzle: Puzzle = open_puzzle(section)
         if makes:
-            word_tokenizer(self.puzzle.words(), self._length()).save_pretrained(folder)
+            write_tokenizer(word_tokenizer(self.puzzle.words(), self._length()), folder)
         self.tokenizer: PreTrainedTokenizerFast | None = PreTrainedTokenizerFast.from_pretrained(folder)
 
     def model_fields(self) -> dict[str, Any]:

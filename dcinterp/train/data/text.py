@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sysconfig
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from dcinterp.train.config.recipe import TextSection
 from dcinterp.train.data.batches import Draw, shuffle_index
 from dcinterp.train.data.cache import file_version, find_or_make, fingerprint_files, require_whole
 from dcinterp.train.data.installed import python_sources
-from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer
+from dcinterp.train.data.tokenizer import bpe_tokenizer, byte_tokenizer, write_tokenizer
 
 PIECE = 2048
 SIDES = ("train", "validation")
@@ -39,6 +41,8 @@ FORMAT = 1
 
 CHARACTERS = (4, 8, 16, 32)
 """Of held-out text for each token of a row: the first by which a row is full."""
+
+log = logging.getLogger(__name__)
 
 Documents = Callable[[], Iterable[str]]
 
@@ -103,7 +107,10 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
         if marks_beginnings(tokenizer):
             made_from["pieces"] = "go on"  # before they did, each began with the mark of a beginning
     folder = find_or_make("text", made_from, lambda folder: build(documents, section, folder, tokenizer))
-    made = require_whole(folder, "corpus.json", [f"{side}.npy" for side in SIDES])["digest"]
+    record = require_whole(folder, "corpus.json", [f"{side}.npy" for side in SIDES])
+    if unread := record.get("unread"):
+        log.warning(unread)
+    made = record["digest"]
     if section.digest and made != section.digest:
         raise UserError(
             f"The text is not the one of data.text.digest ({made} instead of {section.digest}): files, packages or "
@@ -256,6 +263,14 @@ def build(
         flat = np.array(ids[side])
         rows = flat[: len(flat) // section.context * section.context].reshape(-1, section.context)
         if not len(rows):
+            known = list(islice((piece for text in documents() for piece in pieces(text)), 2))
+            if not any(piece.strip() for piece in known):
+                raise UserError("The text is empty; give one with words in it.")
+            if len(known) < 2 and not whole:
+                raise UserError(
+                    f"The text is too short: it is held out in pieces of about {PIECE:,} characters, and has one piece "
+                    f"of {len(known[0]):,}, so that nothing would be left to train on or to measure; give more text."
+                )
             raise UserError(
                 f"The text is too short: its {side} part has {len(flat)} tokens, fewer than one row of "
                 f"{section.context}; give more text, a smaller data.text.context or another data.text.validation_share."
@@ -263,8 +278,9 @@ def build(
         np.save(folder / f"{side}.npy", rows)
         digest.update(rows.tobytes())
         record[side] = {"rows": len(rows), "tokens": len(flat), "bytes": size[side]}
-    tokenizer.save_pretrained(folder)
+    write_tokenizer(tokenizer, folder)
     record["digest"] = digest.hexdigest()
+    record["unread"] = _unread(section)
     (folder / "corpus.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
@@ -313,11 +329,14 @@ def _columns(dataset: Any, column: str) -> tuple[Any, Documents]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text; convert it, or leave it out.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+    if "\0" in text:  # as UTF-16 has it
+        raise UserError(f"{path} is not UTF-8 text, as it has zero bytes; convert it, or leave it out.")
+    return text
 
 
 def _readable(files: list[Path], root: Path) -> Iterator[str]:
@@ -328,6 +347,21 @@ def _readable(files: list[Path], root: Path) -> Iterator[str]:
         yield text
     if not found:
         raise UserError(f"No file in {root} is UTF-8 text; convert them first.")
+
+
+def _unread(section: TextSection) -> str | None:
+    """The warning for files of a folder that are left out, as they are no text."""
+    path = path_of(section.path)
+    if not section.path or not path.is_dir():
+        return None
+    files = _without_runs(matching(path, section.pattern), path, None)
+    left = [file for file in files if readable_text(file) is None]
+    if not left:
+        return None
+    return (
+        f"{len(left):,} of the {len(files):,} files in {path} that match {section.pattern!r} are no UTF-8 text, such "
+        f"as {left[0].name}, and are not read."
+    )
 
 
 def _texts(files: list[Path]) -> Iterator[str]:

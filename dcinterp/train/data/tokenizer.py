@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,8 +43,22 @@ def save_tokenizer(folder: str | Path, context: int) -> PreTrainedTokenizerFast:
 
     TransformerLens loads a tokenizer again from where it came, so one that lives only in memory would not do.
     """
-    task_tokenizer(context).save_pretrained(folder)
+    write_tokenizer(task_tokenizer(context), folder)
     return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
+    """Save a tokenizer; where the disk does not take it, with the error that Python has for that.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written; `tokenizers` has a bare Exception for both.
+    """
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        if type(error) is Exception and (number := re.search(r"\(os error (\d+)\)", str(error))):
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
+        raise
 
 
 def byte_tokenizer(context: int) -> PreTrainedTokenizerFast:

@@ -22,6 +22,7 @@ from transformers import PrinterCallback, TrainerCallback, set_seed
 from transformers.integrations import is_tensorboard_available, is_wandb_available
 from transformers.utils import is_torch_bf16_gpu_available
 
+from dcinterp.model.added_composition import AddedComposition
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig
 from dcinterp.support.errors import UserError, nearest
@@ -32,8 +33,10 @@ from dcinterp.support.source_commit import source_commit
 from dcinterp.support.whole_files import whole
 from dcinterp.train.config.recipe import (
     TrainConfig,
+    long_warmup,
     read_config,
     require_cooldown,
+    require_counts,
     require_ranges,
     require_read_keys,
     write_config,
@@ -45,6 +48,7 @@ from dcinterp.train.data.data_source import open_data_source, require_fitting, r
 from dcinterp.train.data.images import ImageSource
 from dcinterp.train.data.puzzle_source import PuzzleSource
 from dcinterp.train.data.text import TextSource, require_text
+from dcinterp.train.data.tokenizer import write_tokenizer
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.callbacks import HeldOutAccuracy, HeldOutImages, HeldOutPuzzle, HeldOutText, Metrics, Reporter
 from dcinterp.train.loop.divergence import FiniteWeights, NotFinite, describe
@@ -56,8 +60,6 @@ from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_proc
 
 log = logging.getLogger(__name__)
 
-SEEDS = 2**32
-"""How many numpy has."""
 WRITES = ("config.yaml", "metrics.jsonl", "timings.json", "watch", "checkpoints", "model")
 """What a run writes from its history on."""
 TOKENIZER = "tokenizer"
@@ -96,7 +98,7 @@ def train(
     """
     output = Path(config.output)
     fresh = not output.exists()
-    if warning := missing_processes():
+    for warning in filter(None, (missing_processes(), long_warmup(config))):
         log.warning(warning)
     try:
         require_ranges(config.recipe)
@@ -145,14 +147,15 @@ def _train(
         publish(0, config.steps, "preparing what is held out")
         metrics = Metrics(output / "metrics.jsonl", writes=main.is_main_process)
         held_out = evaluation_callback(config, data_source, metrics, planned)
+        # Both may refuse the run, and `_prepare` writes what a refused one must not change.
+        batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
+        added = start.added if start and config.model.train == "composition" else None
         with main.main_process_first():
-            checkpoint = _prepare(output, config, data_source) if main.is_main_process else _last(output)
+            checkpoint = _prepare(output, config, data_source, added) if main.is_main_process else _last(output)
     if config.recipe.threads:
         torch.set_num_threads(config.recipe.threads)
     set_seed(config.recipe.seed)
     model = start.model if start else build_model(planned)
-    added = start.added if start and config.model.train == "composition" else None
-    batches = Batches(config.data, data_source, parts=main.num_processes * config.recipe.gradient_accumulation)
     mechanism = MechanismLog(output / "watch", _probe(batches, data_source), writes=main.is_main_process)
     reporter = Reporter(metrics, join(publish, progress))
     trainer = DocumentTrainer(
@@ -277,27 +280,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
             raise UserError(f"report_to names {name!r}; {nearest(name, reporters)}")
         if not reporters[name]():
             raise UserError(f"report_to names {name}, which is not installed; install it with: pip install {name}")
-    counts: dict[str, int] = {key: getattr(config, key) for key in ("save_every", "keep_checkpoints", "log_every")}
-    counts |= {
-        f"evaluation.{key}": getattr(config.evaluation, key) for key in ("every", "validation_rows", "answers_per_task")
-    }
-    many = {"evaluation.examples": (config.evaluation.examples, 1)}
-    from_zero = {"data.seed": config.data.seed, "recipe.seed": config.recipe.seed}
-    for number, phase in enumerate(config.data.phases):
-        from_zero |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("asked", "tokens")}
-        many |= {f"data.phases[{number}].{key}": (getattr(phase, key), n) for key, n in (("examples", 1), ("gaps", 0))}
-        counts |= {f"data.phases[{number}].{key}": getattr(phase, key) for key in ("steps", "batch_size")}
-    for key, (values, least) in many.items():
-        if not values or min(values) < least:
-            raise UserError(f"{key} is {list(values)}; it must be numbers of at least {least}.")
-    for key, value in counts.items():
-        if value < 1:
-            raise UserError(f"{key} is {value}; it must be at least 1.")
-    for key, value in from_zero.items():
-        if value < 0:
-            raise UserError(f"{key} is {value}; it must be 0 or more.")
-    if config.recipe.seed >= SEEDS:
-        raise UserError(f"recipe.seed is {config.recipe.seed}; it must be below {SEEDS:,}.")
+    require_counts(config)
     return replace(config, recipe=replace(config.recipe, bf16=bf16))
 
 
@@ -382,7 +365,7 @@ def join(*callbacks: Progress) -> Progress:
     return call_all
 
 
-def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str | None:
+def _prepare(output: Path, config: TrainConfig, data_source: DataSource, added: AddedComposition | None) -> str | None:
     """The checkpoint to continue from, if any; writes the resolved config and a line of history."""
     found, damaged = checkpoints.last_good(output / "checkpoints")
     step = int(found.name.removeprefix(checkpoints.PREFIX)) if found is not None else 0
@@ -401,6 +384,11 @@ def _prepare(output: Path, config: TrainConfig, data_source: DataSource) -> str 
             raise UserError(
                 f"The text or images that the run in {output} reads have changed since it began; give it what it was "
                 "started with, or choose another output folder."
+            )
+        if added is not None and AddedComposition.read(found).fingerprint != added.fingerprint:
+            raise UserError(
+                f"The model {added.base} that the run in {output} adds composition to has changed since it began; give "
+                "it what it was started with, or choose another output folder."
             )
     for sentence in damaged:
         log.warning(
@@ -466,7 +454,7 @@ def _save(
             else:
                 trainer.added.write(bare, aside, weights)
             if trainer.saved_tokenizer is not None:
-                trainer.saved_tokenizer.save_pretrained(aside)
+                write_tokenizer(trainer.saved_tokenizer, aside)
 
         def write_model() -> None:
             checkpoints.write_whole(folder, write)

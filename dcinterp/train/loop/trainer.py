@@ -20,6 +20,7 @@ from dcinterp.model.added_composition import AddedComposition, load_composition
 from dcinterp.train.config.recipe import RecipeSection, TrainConfig
 from dcinterp.train.control.signals import PARENT
 from dcinterp.train.data.batches import is_no_padding
+from dcinterp.train.data.tokenizer import write_tokenizer
 from dcinterp.train.loop import checkpoints
 from dcinterp.train.loop.divergence import NOT_FINITE, NotFinite
 
@@ -242,7 +243,7 @@ class DocumentTrainer(Trainer):
                 }
                 (staged / RUNNING).write_text(json.dumps(running), encoding="utf-8")
                 if self.saved_tokenizer is not None:
-                    self.saved_tokenizer.save_pretrained(staged)
+                    write_tokenizer(self.saved_tokenizer, staged)
                 checkpoints.seal(staged)
                 checkpoints.publish(staged, folder, self.keep_checkpoints)
             self.accelerator.wait_for_everyone()

@@ -262,7 +262,7 @@ BASE = tiny("run", recipe=RecipeSection(schedule_steps=100, learning_rate=1e-3))
         ({"data": DataSection(phases=(Phase(source="pairs", steps=3, batch_size=4), Phase()))}, "data.phases"),
         ({"recipe": replace(BASE.recipe, clip=2.0)}, "recipe.clip was 1.0, not 2.0"),
         ({"recipe": replace(BASE.recipe, learning_rate=2e-3)}, "the learning rate of step 2"),
-        ({"recipe": replace(BASE.recipe, schedule_steps=0)}, "the learning rate of step .*schedule_steps: 6"),
+        ({"recipe": replace(BASE.recipe, schedule_steps=0)}, "the learning rate of step .*schedule_steps: 100"),
         ({"recipe": replace(BASE.recipe, gradient_accumulation=2)}, "gradient_accumulation"),
     ],
 )
@@ -284,3 +284,13 @@ def test_what_lies_ahead_may_change(tmp_path, change):
     changed = replace(BASE, **change)
     check_resumable(BASE, changed, 5, tmp_path)
     assert differences(BASE, changed)
+
+
+def test_why_a_rate_differs_is_said_with_its_key_or_the_cooldown(tmp_path):
+    faster = replace(BASE, recipe=replace(BASE.recipe, learning_rate=2e-3))
+    with pytest.raises(UserError, match=r"recipe.learning_rate was 0.001, not 0.002\)"):
+        check_resumable(BASE, faster, 5, tmp_path)
+    cooled = replace(BASE, recipe=replace(BASE.recipe, cooldown_steps=3))
+    longer = replace(cooled, data=replace(BASE.data, phases=(replace(BASE.data.phases[0], steps=20),)))
+    with pytest.raises(UserError, match="its cooldown had begun, at step 3 of 6, so it cannot be made longer"):
+        check_resumable(cooled, longer, 5, tmp_path)

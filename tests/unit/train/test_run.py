@@ -16,6 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 import dcinterp
+from dcinterp.checkpoints.composition import open_start
 from dcinterp.cli import verbs
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
@@ -449,3 +450,71 @@ def test_documents_that_are_too_long_are_refused_before_the_first_step(tmp_path)
         with pytest.raises(UserError, match=said):
             train(replace(config, data=replace(config.data, phases=phases)))
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_what_refuses_a_resumed_run_changes_nothing_of_it(tmp_path):
+    config = replace(tiny(tmp_path / "run"), recipe=RecipeSection(gradient_accumulation=2))
+    train(config)
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in ("config.yaml", "history.jsonl")}
+    phases = (*config.data.phases, Phase(steps=2, batch_size=1))
+    with pytest.raises(UserError, match="A batch of 1 rows cannot be cut into 2 parts"):
+        train(replace(config, data=replace(config.data, phases=phases)), resume=True)
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
+    with pytest.raises(UserError, match="cannot be cut"):
+        train(replace(config, output=str(tmp_path / "other"), data=replace(config.data, phases=phases)))
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_that_adds_composition_goes_on_on_its_own_base_alone(tmp_path):
+    first, other = (train(tiny(tmp_path / f"base{seed}", preset="tiny-transformer++", seed=seed)) for seed in (1, 2))
+    named, composed = tmp_path / "named", tmp_path / "composed"
+
+    def compose(base):
+        for folder in (named, composed):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(base, named)
+        assert CliRunner().invoke(verbs, ["compose", str(named), "--output", str(composed)]).exit_code == 0
+
+    compose(first)
+    config = replace(tiny(tmp_path / "run"), model=ModelSection(start=str(composed), train="composition"))
+    config = replace(config, recipe=replace(config.recipe, schedule_steps=14))
+    train(config, open_start=open_start)
+    longer = replace(config, data=replace(config.data, phases=(*config.data.phases, Phase(steps=2, batch_size=8))))
+    history = (tmp_path / "run" / "history.jsonl").read_bytes()
+    compose(other)
+    with pytest.raises(UserError, match="adds composition to has changed since it began"):
+        train(longer, resume=True, open_start=open_start)
+    assert (tmp_path / "run" / "history.jsonl").read_bytes() == history
+    compose(first)
+    train(longer, resume=True, open_start=open_start)
+
+
+def test_a_run_that_ends_within_its_warmup_says_so(tmp_path, caplog):
+    config = tiny(tmp_path / "run")
+    train(replace(config, recipe=replace(config.recipe, warmup_steps=100)))
+    assert "The warmup is 100 steps long and the run 12, so the learning rate only reaches 11%" in caplog.text
+
+
+def test_a_run_folder_points_to_its_model(whole):
+    output, folder, _ = whole
+    with pytest.raises(UserError, match=f"is the folder of a training run; its model is {folder}"):
+        dcinterp.load(output)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--output", ""], "--output is empty"),
+        (["--set", "output=''"], "output is empty"),
+        (["--set", "recipe.threads=99999999999"], "recipe.threads is 99999999999; it must be at most 4,096"),
+        (["--set", "data.phases=[{steps: 99999999999999999999}]"], r"steps is 99999999999999999999, which is too"),
+        (["--set", "data.text.vocabulary=1000000000000"], "data.text.vocabulary is 1000000000000; it must be at most"),
+        (["--set", f"recipe.learning_rate={10**400}"], "recipe.learning_rate is 1000.*, which is too large"),
+    ],
+)
+def test_a_number_or_a_folder_that_cannot_be_is_named(tmp_path, monkeypatch, options, says):
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(verbs, ["train", *options])
+    with pytest.raises(UserError, match=says):
+        raise ran.exception
+    assert not list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ import dcinterp
 from dcinterp.model.build import build_model
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
+from dcinterp.train.control.run_lock import lock_run
 from dcinterp.train.control.sweep import is_finished, read_sweep, results, run_sweep, training_flops
 from dcinterp.train.loop.run import train
 
@@ -301,3 +302,38 @@ def test_sections_of_a_run_and_keys_of_the_grid_may_lie_beside_each_other(tmp_pa
     text = f"output: out\n{BASE}runs: {runs}\ngrid: {grid}\n"
     (run,) = read_sweep(write(tmp_path, text)).runs
     assert (run.config.recipe.weight_decay, run.config.recipe.learning_rate) == (0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        ("save_every: 0", "save_every is 0"),
+        ("recipe.seed: 99999999999", "recipe.seed is 99999999999"),
+        ("model.changes.hidden_size: 33", "2 heads do not divide the width 33"),
+    ],
+)
+def test_runs_that_cannot_start_are_named_before_the_first(tmp_path, run, says):
+    with pytest.raises(UserError, match=f"The run b: {says}"):
+        read_sweep(write(tmp_path, f"output: out\n{BASE}runs: [{{name: a}}, {{name: b, {run}}}]\n"))
+
+
+def test_what_was_begun_before_its_first_line_is_not_waiting(tmp_path):
+    sweep = read_sweep(write(tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a}}, {{name: b}}]\n"))
+    (tmp_path / "out" / "a" / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    (tmp_path / "out" / "b").mkdir()
+    with lock_run(tmp_path / "out" / "b"):
+        assert results(sweep)["status"].tolist() == ["stopped", "running"]
+
+
+def test_a_sweep_that_is_stopped_writes_its_table(tmp_path):
+    place = write(
+        tmp_path, f"output: {tmp_path / 'out'}\n{BASE}runs: [{{name: a}}]\n".replace("steps: 3", "steps: 900")
+    )
+
+    def stop(done, total, message=""):
+        if "at step" in message:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        run_sweep(read_sweep(place), progress=stop)
+    assert pd.read_csv(tmp_path / "out" / "results.csv")["status"].tolist() == ["stopped"]

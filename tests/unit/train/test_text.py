@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from dcinterp.train.data.data_source import count_tokens, open_data_source
 from dcinterp.train.data.held_out import held_out_documents, unit_of
 from dcinterp.train.data.installed import python_sources
 from dcinterp.train.data.text import SIDES, TextSource, assign_sides, find, hash_share, pieces, threshold
+from dcinterp.train.data.tokenizer import write_tokenizer
 from dcinterp.train.loop.run import train
 
 LINES = [f"Line {n} of the text says {n * n % 97} and {'no' * (n % 5)}. Café!\n" for n in range(1200)]
@@ -447,3 +449,48 @@ def test_ends_of_texts_are_counted_where_they_are_the_padding_too():
     source = object.__new__(TextSource)
     source.tokenizer = SimpleNamespace(pad_token_id=7, eos_token_id=7)
     assert count_tokens({"input_ids": torch.tensor([[7, 1, 7, 2]])}, source) == 4
+
+
+def short_run(tmp_path, **text):
+    return TrainConfig(
+        output=str(tmp_path / "run"),
+        data=DataSection(phases=(Phase(source="text", steps=1, batch_size=2),), text=TextSection(context=16, **text)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "The text is empty"),
+        (b"One short line.\n" * 60, "has one piece of 960, so that nothing would be left"),
+        ("Zweiundzwanzig Zeilen.\n".encode("utf-16-le") * 200, "is not UTF-8 text, as it has zero bytes"),
+    ],
+)
+def test_a_text_that_cannot_be_is_told_why(tmp_path, content, says):
+    (tmp_path / "t.txt").write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        TextSource(short_run(tmp_path, path=str(tmp_path / "t.txt")).data.text)
+
+
+def test_files_that_are_no_text_are_counted(tmp_path, text, caplog):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    text.rename(folder / "good.txt")
+    for number in range(3):
+        (folder / f"bad{number}.txt").write_bytes("Straßenbahnhaltestelle\n".encode("latin-1"))
+    for _ in range(2):  # prepared, and found in the cache
+        caplog.clear()
+        TextSource(short_run(tmp_path, path=str(folder)).data.text)
+        assert "3 of the 4 files" in caplog.text
+        assert "such as bad0.txt, and are not read" in caplog.text
+
+
+def test_a_full_disk_is_named_as_one_while_a_tokenizer_is_written(tmp_path):
+    class Full(PreTrainedTokenizerFast):
+        def save_pretrained(self, *args, **kwargs):
+            raise Exception("No space left on device (os error 28)")
+
+    tokenizer = Full(tokenizer_object=Tokenizer(models.BPE()))
+    with pytest.raises(OSError, match="No space left") as found:
+        write_tokenizer(tokenizer, tmp_path)
+    assert found.value.errno == errno.ENOSPC
