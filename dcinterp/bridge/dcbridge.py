@@ -150,7 +150,22 @@ class DCBridge(LockedBridge):
             raise UserError(
                 f"A run has no option {name!r}; {nearest(name, OPTIONS.union(*runs.values()) - NO_OPTIONS)}"
             )
+        given = args[0] if args else kwargs.get("input")
+        if kwargs.get("attention_mask") is None and (mask := self._mask_of_padding(given)) is not None:
+            kwargs["attention_mask"] = mask
         return super().forward(*args, **kwargs)
+
+    def _mask_of_padding(self, given: Any) -> Tensor | None:
+        """The mask of token ids that are padded in front, as those of texts have one; None where nothing is.
+
+        TransformerLens makes one for texts alone. A padding token that also begins texts is none that can be told.
+        """
+        pad, begins = (getattr(self.tokenizer, f"{name}_token_id", None) for name in ("pad", "bos"))
+        if pad is None or pad == begins or not isinstance(given, Tensor) or given.is_floating_point():
+            return None
+        if given.ndim != 2 or given.shape[1] < 2 or not bool((given[:, 0] == pad).any()):
+            return None
+        return (given != pad).long().cummax(1).values
 
     def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, with a cache that refuses or warns where it would mislead."""

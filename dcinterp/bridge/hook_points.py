@@ -19,7 +19,8 @@ from transformer_lens.model_bridge.generalized_components import (
 from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
 from dcinterp.bridge.compose import ComposeBridge
-from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS
+from dcinterp.model.compose.branch_table import DYNAMIC_WEIGHTS, TERMS
+from dcinterp.support.errors import UserError
 
 SHARED: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (BlockBridge, ("hook_mlp_in", "ln1.hook_in", "ln2.hook_in")),
@@ -35,6 +36,24 @@ class CopyingHookPoint(HookPoint):
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         listened = self._forward_hooks or self._forward_pre_hooks
         return super().__call__(x.clone() if listened else x, *args, **kwargs)
+
+
+class SteadyHookPoint(HookPoint):
+    """A hook point of the composition, whose listeners keep the shape; another one would be broadcast over heads, ranks
+    or positions."""
+
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = super().__call__(x, *args, **kwargs)
+        if found.shape != x.shape:
+            raise UserError(
+                f"A hook at {self.name} returned the shape {list(found.shape)} in place of {list(x.shape)}. What it "
+                "returns replaces the tensor: give it the same shape, with zeros in place of what is to be left out."
+            )
+        return found
+
+
+class SteadyCopyingHookPoint(SteadyHookPoint, CopyingHookPoint):
+    """Both."""
 
 
 class EditedHookPoint(HookPoint):
@@ -61,7 +80,9 @@ def take_edits_in_place(bridge: nn.Module) -> None:
                         _become(_found(module, name), CopyingHookPoint)
         if isinstance(module, ComposeBridge):
             for tap in DYNAMIC_WEIGHTS:  # views, some of which torch does not let anybody write to
-                _become(getattr(module, f"hook_{tap}", None), CopyingHookPoint)
+                _become(getattr(module, f"hook_{tap}", None), SteadyCopyingHookPoint)
+            for tap in ("in", "out", *TERMS):
+                _become(getattr(module, f"hook_{tap}", None), SteadyHookPoint)
         if isinstance(module, NormalizationBridge):
             for name in ("hook_normalized", "hook_scale"):
                 _become(getattr(module, name, None), EditedHookPoint)

@@ -181,7 +181,18 @@ def _of_bridge(bridge: Bridge) -> Description:
     dtype = max(parameters, key=lambda parameter: parameter.numel()).dtype
     if isinstance(config, DCFormerConfig):
         return _ours(name, config, dtype)
-    return _foreign(name, config.to_dict(), sum(parameter.numel() for parameter in parameters), dtype)
+    return _foreign(name, config.to_dict(), _own_parameters(bridge), dtype)
+
+
+def _own_parameters(bridge: Bridge) -> int:
+    """The parameters of a model of others, without the copies of joint matrices that a bridge keeps by head."""
+    model = bridge.original_model
+    try:
+        with torch.device("meta"):
+            model = type(model)(model.config)
+    except Exception:  # a class of others that takes more than its config
+        pass
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _ours(name: str, config: DCFormerConfig, dtype: torch.dtype) -> Description:

@@ -126,12 +126,22 @@ def default_reference(bridge: Bridge, prompt: Any, n: int = REFERENCE) -> str:
             if all(word in known for word in vocabulary()):
                 tasks = _tasks_that_end_like(last)
     if not tasks:
+        example = " or a text such as 'same-person n=20'," if _reads_tasks(bridge) else ""
         raise UserError(
             "There are no reference prompts for this prompt, because it is none of the tasks; give reference=, a list "
-            "of prompts or a text such as 'same-person n=20', or choose the kind 'zero'."
+            f"of prompts{example} or choose the kind 'zero'."
         )
     names = "all" if len(tasks) == len(TASKS) else ",".join(tasks)
     return f"{names} n={max(n, len(tasks))}{_DEFAULT}"
+
+
+def _reads_tasks(bridge: Bridge) -> bool:
+    """Whether a model's tokenizer has tokens for the prompts of the tasks."""
+    try:
+        token_ids(bridge, "Thomas has a violin. Thomas has a kind of")
+    except UserError:
+        return False
+    return True
 
 
 def reference_warnings(reference: str | None) -> list[str]:

@@ -37,8 +37,9 @@ NO_WAY = (
 )
 """A warning on f, whose denominator is that difference."""
 LITTLE_WAY = (
-    "Over these prompts the difference of m between the model and all edges patched is not told from zero, so that f, "
-    "which divides by it, says little: give more prompts, another contrast, or prompts that the model answers."
+    "The interval over these prompts of the difference of m between the model and all edges patched includes zero, so "
+    "that f, which divides by it, may be quite another on other prompts: give more of them, another contrast, or "
+    "prompts that the model answers."
 )
 """The same where the interval of the difference includes zero."""
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.path_gradient import Metric
-from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, token_id, token_ids, word_tokens
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, position, token_id, token_ids, tokens_as_written
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.text import SEEN, in_sentence
@@ -194,10 +194,14 @@ def mixed_metrics(foils: Sequence[str]) -> list[str]:
 
 
 def answer_tokens(bridge: Bridge, answer: Token) -> list[int]:
-    """The tokens of an answer: the single token it is as written or after a space, else its tokens after a space."""
-    if isinstance(answer, int):
-        return [token_id(bridge, answer)]
+    """The tokens of an answer: the single token it is as written or after a space, else its tokens as written.
+
+    Raises:
+        UserError: it is empty or has a word that the tokenizer does not know, or the id is outside the vocabulary.
+    """
     try:
         return [token_id(bridge, answer)]
     except UserError:
-        return list(word_tokens(bridge, answer))
+        if not isinstance(answer, str):
+            raise
+        return list(tokens_as_written(bridge, answer))

@@ -90,14 +90,20 @@ def token_id(bridge: Bridge, token: Token) -> int:
 
 
 def spaced_token_id(bridge: Bridge, word: Token) -> int | None:
-    """The token of a word with a space before it, where that is another one than `token_id` reads; else None.
+    """The first token of an answer with a space before it, where that is another one than it begins with; else None.
 
     Byte-level vocabularies have two tokens for most words: "Paris" after a bracket, and " Paris" after a word.
     """
     if not isinstance(word, str) or word != word.strip():
         return None
-    ids = _encode(bridge, f" {word}", special=False)[0]
-    return int(ids[0]) if len(ids) == 1 and int(ids[0]) != token_id(bridge, word) else None
+    try:
+        spaced, own = (_encode(bridge, text, special=False)[0].tolist() for text in (f" {word}", word))
+    except UserError:  # a word that this model lacks
+        return None
+    with suppress(UserError):
+        own = [token_id(bridge, word)]  # which may be that after a space
+    first = spaced[0] if spaced and decoded(bridge, spaced[:1]).strip() else None
+    return first if first is not None and first != own[0] else None
 
 
 def token_word(bridge: Bridge, token: int) -> Token:
@@ -159,6 +165,17 @@ def tokens_in_text(bridge: Bridge, answer: str) -> tuple[int, ...]:
             before, whole = (_encode(bridge, text, special=False)[0].tolist() for text in ("a", f"a {answer.strip()}"))
             ids = whole[len(before) :] if whole[: len(before)] == before and len(whole) > len(before) else ids
     return tuple(ids)
+
+
+def tokens_as_written(bridge: Bridge, text: str) -> tuple[int, ...]:
+    """All tokens of a text with the spaces that it has.
+
+    Raises:
+        UserError: it is empty or has a word that the tokenizer does not know.
+    """
+    if not text.strip():
+        raise UserError("The answer is empty; give at least one word.")
+    return tuple(_encode(bridge, text, special=False)[0].tolist())
 
 
 def word_tokens(bridge: Bridge, word: Token) -> tuple[int, ...]:

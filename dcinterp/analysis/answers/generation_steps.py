@@ -130,7 +130,7 @@ class GenerationSteps(Result):
     def warnings(self) -> list[str]:
         if not self.expected:
             return []
-        chance = float(self.answer_probability.double().prod())
+        chance = float(self.answer_probability[0])
         return space_warnings(self.expected[0], chance, self.spaced, self.spaced_probability)
 
 
@@ -169,7 +169,7 @@ def generation_steps(
     ids = token_ids(bridge, prompt)
     length, ends = ids.shape[1], _ends(bridge)
     expected = answer_tokens(bridge, answer) if answer is not None else []
-    spaced = spaced_token_id(bridge, answer) if answer is not None and len(expected) == 1 else None
+    spaced = spaced_token_id(bridge, answer) if answer is not None else None
     # The last token is written or scored, and not read.
     room, wanted = bridge.cfg.n_ctx - length + 1, max(steps, len(expected))
     if wanted > room:

@@ -243,6 +243,11 @@ def attribute_heads(
     """
     if baseline is not None and reference is not None:
         raise UserError("Give a counterfactual baseline or a reference set for a mean baseline, not both.")
+    if isinstance(baseline, str) and baseline in ("mean", "zero"):
+        raise UserError(
+            f"baseline is a counterfactual prompt, and {baseline!r} is none; for the mean give prompts as reference=, "
+            "and for zero leave both out."
+        )
     if means is not None and reference is None:
         raise UserError("means= are those of a reference set; give the set as reference= too.")
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)

@@ -84,6 +84,7 @@ class DirectLogitAttribution(Result):
     unembedding_bias: float
     gap: float
     scale: float
+    scales: tuple[float, ...] = ()
 
     @property
     def best(self) -> tuple[int, int]:
@@ -112,8 +113,12 @@ class DirectLogitAttribution(Result):
         target, foil = in_sentence_apart(self.target, self.foil)
         what = f'The logit of "{target}"' + (f' minus that of "{foil}"' if self.foil else "")
         name, value = max(self.parts().items(), key=lambda part: abs(part[1]))
+        held = f"scale of the final norm held at {self.scale:.3g}"
+        if len(self.scales) > 1:
+            what = f'The logits of the {len(self.scales)} tokens of "{target}", each behind those before it, sum to'
+            held = f"scales of the final norm held at {', '.join(f'{scale:.3g}' for scale in self.scales)}"
         return (
-            f"{what} is {self.metric:z.2f}. With the scale of the final norm held at {self.scale:.3g}, the parts sum "
+            f"{what}{'' if len(self.scales) > 1 else ' is'} {self.metric:z.2f}. With the {held}, the parts sum "
             f"to {self.metric - self.gap:z.2f} (gap {self.gap:.0e}). The largest part is {name} with {value:+z.2f}."
         )
 
@@ -179,6 +184,7 @@ def direct_logit_attribution(
         metric=value,
         gap=value - sum(single.values()) - sum(float(part.sum()) for part in parts.values()),
         scale=float(norm.scale[0]),
+        scales=tuple(norm.scale.flatten().tolist()),
         **{name: part.float() for name, part in parts.items()},  # type: ignore[arg-type]
         **single,  # type: ignore[arg-type]
     )

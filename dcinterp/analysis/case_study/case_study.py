@@ -108,7 +108,8 @@ class CaseStudy(Result):
     text form, "given" for a list, "" for none. contrast: what the foil is. other_head: (layer, head) that would be
     followed under the other contrast, None if there is none or a head was chosen; control: of the source step;
     strongest: the edge whose ablation changes the logit difference most, as (line, effect, effect at zero, measured,
-    edges). unmatched: as of `intervene`, where the kind resamples. None is what version 0.1 did not measure.
+    edges). unmatched: as of `intervene`, where the kind resamples. beside_source: the source of the tasks' own reading
+    of a text, where the token that is followed is another. None is what version 0.1 did not measure.
     """
 
     FORMER: ClassVar[dict[str, str]] = {
@@ -158,6 +159,7 @@ class CaseStudy(Result):
     control: Control | None = None
     strongest: tuple[Any, ...] | None = None
     unmatched: float = 0.0
+    beside_source: str | None = None
 
     def __post_init__(self) -> None:
         # A case study read from a file has its steps as plain tuples, and may be one of version 0.1.
@@ -254,6 +256,13 @@ class CaseStudy(Result):
                 f"The logit difference is only {self.attribution.metric:.2f} logits, so shares of it, and the steps "
                 "that go by them, say little; take a prompt whose answer is clearer."
             )
+        if self.beside_source:
+            said.append(
+                f'The prompt is an example of the tasks whose source is "{in_sentence(self.beside_source)}"; as it was '
+                f"given as text, the source that is followed here is where the head attends most, "
+                f'"{in_sentence(self.rows.tokens[self.key])}". Give the example itself, or its position as key=, to '
+                "follow its source."
+            )
         said += unmatched_warnings(self.unmatched)
         if ABLATIONS[self.kind].reference:
             said += reference_warnings(self.reference)
@@ -344,10 +353,14 @@ def case_study(
     )
     rows = attention_rows(bridge, asked.prompt, layer)
     sources = [] if asked.example is None else source_positions(bridge, asked.example, asked.around[0])
+    chosen = key is None
     if key is None:
         within = sources if hasattr(example, "facts") else ()
         key = max(within or range(rows.composed.shape[1]), key=lambda at: abs(float(rows.composed[head, at])))
     key = position(key, ids.shape[1], "Key")
+    another_source = ""
+    if asked.example is not None and chosen and sources and key not in sources:
+        another_source = asked.example.facts[asked.example.source].item
     composed = "post" in stages_of(bridge)
     breakdown = compose_breakdown(bridge, asked.prompt, layer, -1, key, "post") if composed else None
 
@@ -431,4 +444,5 @@ def case_study(
         control=controlled,
         strongest=None if edge is None else astuple(edge),
         unmatched=ablator.values.most_unmatched,
+        beside_source=another_source,
     )

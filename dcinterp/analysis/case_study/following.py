@@ -46,7 +46,7 @@ def reference_of(
 
 def hint(bridge: Bridge, asked: Asked, answer: Token | None, prediction: Prediction) -> tuple[str, int] | None:
     """The token that the answer is after a space, if the model would rather give that one."""
-    if len(asked.tokens) > 1 or prediction.rank <= 1:
+    if asked.place > 0 or prediction.rank <= 1:
         return None
     return better_with_space(bridge, asked.ids, answer, prediction.rank)
 

@@ -21,7 +21,7 @@ from dcinterp.analysis.weights.ov_transformations import word_pairs
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.dataset import default_reference, other_answers
 from dcinterp.mechanism.objective import answer_tokens
-from dcinterp.mechanism.prompt import Prompt, Token, decoded, token_id, token_ids, tokens_in_text
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, spaced_token_id, token_ids, tokens_in_text
 from dcinterp.mechanism.readout import likeliest, rank_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
@@ -43,7 +43,7 @@ class Asked:
     runner-up for want of them) or "given"; other: the foil of the other contrast, None if it is the same or there is
     none. probability: of the whole answer; written: whether the model writes all of it. example: that the prompt is, if
     it is one of the tasks; around: the line breaks that the prompt has before and behind it. also_right: tokens of the
-    example's other right answers in the place of the analysed one.
+    example's other right answers in the place of the analysed one. known: the tasks accept the answer.
     """
 
     prompt: Prompt
@@ -59,6 +59,7 @@ class Asked:
     example: Example | None
     around: tuple[str, str] = ("", "")
     also_right: tuple[int, ...] = ()
+    known: bool = False
 
     @property
     def target(self) -> int:
@@ -122,6 +123,7 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
         example=example,
         around=_around(prompt, example),
         also_right=_right_beside(others, tokens, place),
+        known=own or (example is not None and str(answer).strip() in example.accepted),
     )
 
 
@@ -129,9 +131,7 @@ def better_with_space(bridge: Bridge, ids: TokenIds, answer: Any, rank: int) -> 
     """The token that the answer is after a space, and its rank, if that is another token and ranks higher."""
     if not isinstance(answer, str) or answer.startswith(" "):
         return None
-    try:
-        token = token_id(bridge, f" {answer}")
-    except UserError:
+    if (token := spaced_token_id(bridge, answer)) is None:
         return None
     with torch.no_grad():
         logits = bridge(ids)[0, -1]

@@ -73,7 +73,8 @@ def answer_step(prediction: Prediction, asked: Asked, text: str, spaced: tuple[s
     hint = f' After a space it is another token, "{spaced[0]}", with rank {spaced[1]}.' if spaced else ""
     if asked.written:
         whole = "answers" if count == 1 else f'writes "{text}", whose {which} token is'
-        return Step(name, title, f'The model {whole} "{says}", which is right ({chance:.0%}).{several}')
+        right = "right" if asked.known else "the expected answer"
+        return Step(name, title, f'The model {whole} "{says}", which is {right} ({chance:.0%}).{several}')
     if prediction.rank == 1:
         return Step(
             name,
@@ -90,11 +91,12 @@ def answer_step(prediction: Prediction, asked: Asked, text: str, spaced: tuple[s
             f"{prediction.answer_probability:.1%}).{several}",
             holds=False,
         )
+    wrong, right = ("is wrong", "right") if asked.known else ("is wrong by the expected answer", "expected")
     return Step(
         name,
         title,
-        f'The model is wrong: it answers "{says}" ({chance:.0%}); the right answer "{answer}" has rank '
-        f"{prediction.rank} ({prediction.answer_probability:.1%}). The steps below explain the logit of the right "
+        f'The model {wrong}: it answers "{says}" ({chance:.0%}); the {right} answer "{answer}" has rank '
+        f"{prediction.rank} ({prediction.answer_probability:.1%}). The steps below explain the logit of the {right} "
         f"answer.{several}{hint}",
         holds=False,
     )

@@ -144,9 +144,14 @@ class CompositionCauses(Result):
                 f"largest part of the difference, by integrated gradients, is of {self.components[at]} "
                 f"({float(self.causes[number, at]):+.2f}; ablated alone {float(self.ablation[number, at]):+.2f}, which "
                 f"{'confirms' if self.confirmed(number) else 'does not confirm'} it), and by token of "
-                f'"{in_sentence(self.tokens[token])}" ({float(self.by_token[number, token]):+.2f}).'
+                f'"{in_sentence(self.tokens[token])}"{self._which(token)} '
+                f"({float(self.by_token[number, token]):+.2f})."
             )
         return said
+
+    def _which(self, token: int) -> str:
+        """The position of a token that a prompt has more than once."""
+        return f" (at position {token})" if self.tokens.count(self.tokens[token]) > 1 else ""
 
     def warnings(self) -> list[str]:
         differences = (self.value - self.at_mean).abs()

@@ -51,7 +51,7 @@ from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 from dcinterp.support.ranges import Count
-from dcinterp.support.text import in_sentence
+from dcinterp.support.text import in_sentence, in_sentence_apart
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class InterventionEffect(Result):
 
         strong: put around answers and numbers, "**" for Markdown.
         """
-        target, foil, first, then = map(in_sentence, (self.target, self.foil, self.answer_before, self.answer_after))
+        target, foil, first, then = in_sentence_apart(self.target, self.foil, self.answer_before, self.answer_after)
         still = "still" if self.answer_after == self.answer_before else "now"
         size = round(self.effect, 2)  # as it is shown
         lowers, raises = f"lowers this {self.objective}", f"raises this {self.objective}"

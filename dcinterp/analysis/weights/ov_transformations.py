@@ -266,9 +266,15 @@ def _lexicon(
                 pairs.append((tokens[0][0], tuple(some[0] for some in tokens[1:])))
             if not all(len(some) == 1 for some in tokens):
                 several.append(f"{word} -> {accepted[0]}")
-        if not pairs and relations is None and multi_token == "skip":
-            notes.append(f"{name} was left out: none of its pairs is one token on both sides, e.g. {several[0]}.")
+        if not pairs and relations is None:
+            why = "none of its pairs is one token on both sides" if multi_token == "skip" else "its words are not known"
+            notes.append(f"{name} was left out: {why}, e.g. {several[0]}.")
             continue
+        if not pairs and multi_token == "first":
+            raise UserError(
+                f"This vocabulary has no pair of relation {name!r}, not even in several tokens; leave it out of "
+                "`relations`."
+            )
         if not pairs:
             raise UserError(
                 f"No pair of relation {name!r} is one token on both sides in this vocabulary; leave it out of "
@@ -278,11 +284,24 @@ def _lexicon(
         if several:
             verb = "were left out" if multi_token == "skip" else "are represented by first tokens"
             notes.append(f"{name}: {len(several)} pairs with a word that is not one token {verb}, e.g. {several[0]}.")
-    if not found:
+    if not found and multi_token == "skip" and _knows_a_pair(bridge, known):
         raise UserError(
             "No pair of any relation is one token on both sides in this vocabulary; choose 'first' for multi_token."
         )
+    if not found:
+        raise UserError(
+            "This vocabulary lacks the words of the relations, which are of the tasks; `ov_top_tokens` reads any words."
+        )
     return found, notes
+
+
+def _knows_a_pair(bridge: Bridge, relations: Sequence[str]) -> bool:
+    """Whether any pair of the relations can be written in this vocabulary."""
+    return any(
+        all(_known_tokens(bridge, text) for text in (word, *accepted))
+        for name in relations
+        for word, accepted in word_pairs(name)
+    )
 
 
 def _known_tokens(bridge: Bridge, word: str) -> tuple[int, ...]:
