@@ -53,9 +53,9 @@ st.markdown(
     "sizes were chosen in pilots in which DCMHA was ahead, and the learning rates by the accuracy at the end, not by "
     "how soon.\n"
     "- **On Python source** a plain model that is trained longer, for about the same compute, has the lower "
-    "mean loss in all eight experiments that trained one, and again in all eight with other seeds (one "
-    "library, early in training; in two of them DCMHA had the lowest rate tried, and one of these verdicts is open; "
-    "other rates may give another sign)."
+    "mean loss in all eight experiments that trained one, and again in each of the eight when it was run with "
+    "other seeds (one library, early in training; in two of them DCMHA had the lowest rate tried, and one of these "
+    "verdicts is open; other rates may give another sign)."
 )
 found = experiments.found()
 if not found:
