@@ -16,33 +16,43 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.support.errors import UserError
 from dcinterp.train.control.experiment import Experiment
 
+ROUNDING = 1e-12
+"""Below it a number is zero, but for the last bits."""
 FEW = 5
 """Seeds below which a page lists what each has."""
 
 
-def interval_text(value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "") -> str:
+def interval_text(
+    value: SupportsFloat, low: SupportsFloat, high: SupportsFloat, sign: str = "", *, decimals: int = 3
+) -> str:
     """A number with its interval in brackets; `sign` is "+" to show plus signs.
 
-    It stands alone where the interval is NaN, and where all values were the same.
+    It stands alone where the interval is NaN, and where all values were the same. More decimals than `decimals` stand
+    where these would not tell on which side of zero an end is, or would put the number outside of its interval.
     """
     middle, first, last = (float(each) for each in (value, low, high))
     if without_width(first, last):
-        return f"{_digits(middle, sign)} (all the same, so no interval)"
+        return f"{_digits(middle, sign, decimals)} (all the same, so no interval)"
     if math.isnan(first):
-        return f"{middle:{sign}.3f}"
+        return f"{middle:{sign}.{decimals}f}"
     # A mean of 0.000 would not lie between 1e-5 and 3e-5.
-    tiny = all(end and not round(end, 3) for end in (first, last))
-    return f"{_tiny(middle, sign) if tiny else f'{middle:{sign}.3f}'} {brackets(first, last, sign)}"
+    tiny = all(end and not round(end, decimals) for end in (first, last))
+    inside = float(_digits(first, sign, decimals)) <= round(middle, decimals) <= float(_digits(last, sign, decimals))
+    tiny |= not round(middle, decimals) and not inside and first <= middle <= last
+    shown = _tiny(middle, sign) if tiny else f"{middle:{sign}.{decimals}f}"
+    return f"{shown} {brackets(first, last, sign, decimals=decimals)}"
 
 
-def brackets(low: float, high: float, sign: str = "") -> str:
+def brackets(low: float, high: float, sign: str = "", *, decimals: int = 3) -> str:
     """The ends of an interval, in brackets."""
-    return f"[{_digits(low, sign)}, {_digits(high, sign)}]"
+    return f"[{_digits(low, sign, decimals)}, {_digits(high, sign, decimals)}]"
 
 
-def _digits(number: float, sign: str) -> str:
-    """Three decimals, or more for what would round to zero, and not tell on which side of it it is."""
-    return f"{number:{sign}.3f}" if round(number, 3) or not number else _tiny(number, sign)
+def _digits(number: float, sign: str, decimals: int) -> str:
+    """So many decimals, or more for what would round to zero, and not tell on which side of it it is."""
+    if abs(number) < ROUNDING:
+        return f"{0.0:{sign}.{decimals}f}"
+    return f"{number:{sign}.{decimals}f}" if round(number, decimals) else _tiny(number, sign)
 
 
 def _tiny(number: float, sign: str) -> str:

@@ -9,7 +9,9 @@ import numpy as np
 from dcinterp.analysis.training.scaling_fit import Over, ScalingFit, Through, scaling_fit, student_interval
 from dcinterp.evidence.intervals import one_by_one
 from dcinterp.evidence.verdict_words import LEVEL, NO_VERDICT, Verdict, verdict_words
+from dcinterp.mechanism.statistics import without_width
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import beside
 from dcinterp.train.control.experiment import FINAL, Experiment, Multiplier, read_table, reported_runs
 from dcinterp.train.control.experiment_file import series
 from dcinterp.train.control.seeds import whole_seeds
@@ -77,7 +79,9 @@ def multiplier_verdict(experiment: Experiment, level: float = LEVEL) -> Verdict:
         return Verdict(*asked, "", "none", "", str(problem).removesuffix("."), NO_VERDICT)
     fit = fits[0]
     ends = [student_interval(np.log(each.by_seed), level) for each in fits]
-    side = all(low > 0 for low, _, _ in ends) - all(high < 0 for _, _, high in ends)
+    # Of seeds that all give the same there is no interval, and so no side.
+    known = not any(without_width(float(low), float(high)) for low, _, high in ends)
+    side = known * (all(low > 0 for low, _, _ in ends) - all(high < 0 for _, _, high in ends))
     edge = _costlier_at_an_edge(experiment, experiment.multiplier, side)
     word, says = verdict_words(side, refuted="it is below 1", at_an_edge=edge, marks=experiment.edge_marks)
     planned = _planned(experiment)
@@ -105,17 +109,14 @@ def _planned(experiment: Experiment) -> int:
 
 def multiplier_text(fit: ScalingFit, at: int) -> str:
     """The multiplier at one of the fit's losses, with its interval."""
-    return f"{float(fit.multiplier[at]):.2f} {multiplier_brackets(fit.multiplier_low[at], fit.multiplier_high[at])}"
+    return (
+        f"{beside(float(fit.multiplier[at]), 1)} {multiplier_brackets(fit.multiplier_low[at], fit.multiplier_high[at])}"
+    )
 
 
 def multiplier_brackets(low: SupportsFloat, high: SupportsFloat) -> str:
     """The ends of a multiplier's interval, with more decimals where two would not tell on which side of 1 it is."""
-    return f"[{_beside_one(float(low))}, {_beside_one(float(high))}]"
-
-
-def _beside_one(number: float) -> str:
-    texts = [f"{number:.{decimals}f}" for decimals in range(2, 6)]
-    return next((text for text in texts if float(text) != 1), texts[0])
+    return f"[{beside(float(low), 1)}, {beside(float(high), 1)}]"
 
 
 def _costlier_at_an_edge(experiment: Experiment, multiplier: Multiplier, side: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from scipy.stats import binomtest
 
-from dcinterp.evidence.intervals import two_decimals
+from dcinterp.evidence.intervals import interval_text, two_decimals
 from dcinterp.evidence.verdict_words import NO_VERDICT, OPEN, REFUTED, SUPPORTED, marked
 from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.support.errors import UserError
@@ -61,10 +61,12 @@ def sign_verdict(
         return f"{of} could be asked{counted}; fewer than {least}, so nothing is concluded."
     low, high = (float(end) for end in bootstrap_interval(values, level=1 - error))
     # Ties have no sign, as in `sign_test`.
-    agree = above + below > 0 and binomtest(above, above + below).pvalue <= sign_error
+    signs_differ = above + below > 0 and binomtest(above, above + below).pvalue <= sign_error
     if without_width(low, high):
         return f"{values.mean():+.2f} in all of {of}, so that there is no interval; {NO_VERDICT}."
-    word = SUPPORTED if agree and low > 0 else REFUTED if agree and high < 0 else OPEN
-    interval = f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}] ({1 - error:.1%})"
+    # Both tests have to say it of the same side: a few large values may carry the mean.
+    more, fewer = (signs_differ and side for side in (above > below, below > above))
+    word = SUPPORTED if more and low > 0 else REFUTED if fewer and high < 0 else OPEN
+    interval = f"{interval_text(values.mean(), low, high, '+', decimals=2)} ({1 - error:.1%})"
     each = ", ".join(two_decimals(value, "+") for value in sorted(values))
     return f"{interval} over {of}, above zero in {above} of them; {marked(word)}. Model by model, in order: {each}."

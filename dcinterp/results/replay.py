@@ -28,7 +28,7 @@ from dcinterp.results.result import INTERVALS, RECORD, Result, load_result
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 
-INTERVAL_END = re.compile(r"(^|_)(low|high)$")
+INTERVAL_END = re.compile(r"(^|_)(low|high)$|^mean_lag(_right)?$")
 """What the fields are called that hold the ends of an interval."""
 
 
@@ -77,7 +77,7 @@ def replay(folder: str | Path, *, tolerance: float = 1e-4, progress: Progress = 
         raise UserError(call.obstacle.replace("by a snippet", "from its record"))
     bridge, again = _run(call, progress)
     earlier = json.loads((Path(folder) / RECORD).read_text(encoding="utf-8")).get("intervals", 1) != INTERVALS
-    differences, changed = _compare(saved, again, "", earlier=earlier)
+    differences, changed = _compare(saved, again, "", Path(folder), earlier=earlier)
     return Replay(
         saved=saved,
         again=again,
@@ -107,20 +107,24 @@ def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
     return bridge, entry.function(bridge, **arguments)
 
 
-def _compare(saved: Result, again: Result, prefix: str, *, earlier: bool) -> tuple[dict[str, float], tuple[str, ...]]:
+def _compare(
+    saved: Result, again: Result, prefix: str, folder: Path, *, earlier: bool
+) -> tuple[dict[str, float], tuple[str, ...]]:
     """(relative differences of the tensors, names of the other fields that differ); parts are compared in turn.
 
     earlier: the saved result is of a version with other intervals, and without fields that came later.
     """
     differences: dict[str, float] = {}
     changed: list[str] = []
+    names = json.loads((folder / RECORD).read_text(encoding="utf-8")).get("names")
     for name, default in [(f.name, f.default) for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
         mine, theirs = getattr(saved, name), getattr(again, name, None)
         # Ends of intervals were drawn otherwise, and what is None the version that saved the result did not measure.
-        if (earlier and INTERVAL_END.search(name)) or (mine is None and (earlier or default is None)):
+        later = default is None if names is None else name not in names
+        if (earlier and INTERVAL_END.search(name)) or (mine is None and (earlier or later)):
             continue
         if isinstance(mine, Result) and isinstance(theirs, Result):
-            inner, others = _compare(mine, theirs, f"{prefix}{name}.", earlier=earlier)
+            inner, others = _compare(mine, theirs, f"{prefix}{name}.", folder / name, earlier=earlier)
             differences |= inner
             changed += others
         elif isinstance(mine, Tensor) and isinstance(theirs, Tensor):

@@ -27,10 +27,10 @@ from dcinterp.support.json_files import read_json_object, require_plain_file
 from dcinterp.support.whole_files import UNFINISHED, whole
 
 TENSORS, RECORD = "tensors.safetensors", "result.json"
-INTERVALS = 4
+INTERVALS = 5
 """The methods behind intervals, counted up when one changes: 2 early in version 0.2, 3 for groups of unequal size, 4
-for accuracies over clusters of unequal size. A saved result names those of its fields `low`, `high`, `..._low` and
-`..._high`; without a number they are those of 0.1."""
+for accuracies over clusters of unequal size, 5 for shares near a bound. A saved result names those of its fields `low`,
+`high`, `..._low` and `..._high`; without a number they are those of 0.1."""
 CALLS_NOW: list[Callable[[Any], Any]] = []
 """What the registry makes of a recorded call, so that code which is written from it means the same in this version."""
 TYPES_NOW: list[Callable[[str], dict[str, Any]]] = []
@@ -216,6 +216,7 @@ class Result:
             "parts": list(parts),
             "call": self.call.record() if self.call else None,
             "intervals": INTERVALS,
+            "names": [f.name for f in fields(self)],
         }
         text = json.dumps(record, indent=1)  # what JSON cannot hold is found before anything is touched
         if folder.exists():

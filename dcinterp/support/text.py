@@ -72,6 +72,12 @@ def counted(number: int, noun: str) -> str:
     return f"one {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def beside(number: float, point: float, decimals: int = 2, sign: str = "") -> str:
+    """A number with as many decimals, at least `decimals`, as tell on which side of `point` it is."""
+    texts = [f"{number:{sign}.{places}f}" for places in range(decimals, decimals + 4)]
+    return next((text for text in texts if float(text) != point), texts[0])
+
+
 def interval_name(level: float) -> str:
     """What an interval of a level is called, such as "99.5% interval"."""
     return f"{100 * level:g}% interval"

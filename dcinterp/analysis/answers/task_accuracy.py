@@ -110,6 +110,12 @@ class TaskAccuracy(Result):
             lines.append(line | {baseline: float(getattr(self, baseline)[tasks].mean()) for baseline in BASELINES})
         return pd.DataFrame(lines)
 
+    def warnings(self) -> list[str]:
+        """That there is no interval where all rows share their facts."""
+        low, _ = self._interval(list(range(len(self.tasks))), self.right.numpy())
+        few = "All rows share their facts and count as one, so there is no interval: give more `rows`, or more tasks."
+        return [few] if np.isnan(low) else []
+
     def _groups(self, by: str) -> list[tuple[Any, list[int], list[int]]]:
         """(name, tasks, answers) of every group."""
         everything, answers = list(range(len(self.tasks))), list(range(len(self.shots)))

@@ -396,7 +396,7 @@ def _result(
             low = high = torch.tensor(math.nan)
             if some.any():
                 theirs = [group for group, there in zip(groups, some.tolist(), strict=True) if there]
-                low, high = bootstrap_interval(shares[some], level=level, seed=seed, bounds=(0, 1), groups=theirs)
+                low, high = _share_interval(shares[some], level=level, seed=seed, groups=theirs)
             statistics["agreement"][m, f] = shares[some].mean()
             statistics["agreement_low"][m, f], statistics["agreement_high"][m, f] = low, high
             statistics["agreement_p"][m, f] = sign_test(means[m, f], true[f]).p_value
@@ -421,6 +421,16 @@ def _result(
     )
 
 
+def _share_interval(shares: Float[Tensor, " example"], **options: Any) -> tuple[Tensor, Tensor]:
+    """The interval of a mean of shares; no narrower towards 0 or 1 than that of as many which are all there.
+
+    Resamples of shares that lie at a bound, but for one beside it, would hardly leave it.
+    """
+    low, high = bootstrap_interval(shares, bounds=(0, 1), **options)
+    least, most = (bootstrap_interval(torch.full_like(shares, at), bounds=(0, 1), **options) for at in (1.0, 0.0))
+    return low.minimum(least[0]), high.maximum(most[1])
+
+
 def _share(predicted: Float[Tensor, " unit"], effects: Float[Tensor, " unit"]) -> Tensor:
     """The share of notable units whose two numbers have the same sign; NaN where no effect is any."""
     if not effects.any():
@@ -431,8 +441,10 @@ def _share(predicted: Float[Tensor, " unit"], effects: Float[Tensor, " unit"]) -
 
 
 def _correlation(a: Tensor, b: Tensor) -> float:
+    """Pearson's correlation; NaN where one of the two is the same everywhere."""
     x, y = (each.double() - each.double().mean() for each in (a, b))
-    return float((x @ y) / (x.norm() * y.norm()).clamp(min=1e-12))
+    flat = any(float(each.norm()) <= 1e-9 * float(whole.double().norm()) for each, whole in ((x, a), (y, b)))
+    return math.nan if flat else float(x @ y / x.norm() / y.norm())
 
 
 def _shuffled(predicted: Tensor, effects: Tensor, seed: int) -> float:

@@ -120,8 +120,7 @@ class CompositionImportance(Result):
                 f"{self.tolerance:.0%} of the metric difference somewhere: {remedy(self.method)}"
             )
         said += mixed_metrics(self.foils)
-        if self.n > 1:
-            said += few_examples(self.n, self.low, self.distinct)
+        said += few_examples(self.n, self.low, self.distinct)
         return said
 
     def table(self) -> pd.DataFrame:

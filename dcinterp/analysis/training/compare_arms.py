@@ -33,7 +33,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.support.text import shown
+from dcinterp.support.text import beside, shown
 from dcinterp.train.control.experiment import DRAWS, Experiment, NoRunsYet, reported_runs, values_text
 from dcinterp.train.control.experiment_file import read_experiment
 from dcinterp.train.control.seeds import whole_seeds
@@ -108,8 +108,9 @@ class ArmComparison(Result):
                 )
                 continue
             found.append(
-                f"{arm} minus {self.baseline}: {float(self.difference[number]):+.3f} "
-                f"(95 % interval {low:+.3f} to {high:+.3f}, {len(self.seeds)} seeds).{verdict}"
+                f"{arm} minus {self.baseline}: {beside(float(self.difference[number]), 0, 3, '+')} "
+                f"(95 % interval {beside(low, 0, 3, '+')} to {beside(high, 0, 3, '+')}, {len(self.seeds)} "
+                f"seeds).{verdict}"
             )
         return found
 

@@ -36,6 +36,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
+from dcinterp.support.text import beside
 from dcinterp.train.config.recipe import find_config
 
 CURVES, STARTS = "curves.csv", "starts.csv"
@@ -265,5 +266,5 @@ def _said(what: str, lag: tuple[float, float, float], count: int, *, verdict: bo
     end = f": {side if sure else 'which comes first is open'}." if verdict else "."
     return (
         f"The main edge's effect on {what} splits {apart} {what}, on average (lag {mean:+.0f}, "
-        f"95 % interval {low:+.0f} to {high:+.0f}, {count} seeds){end}"
+        f"95 % interval {beside(low, 0, 0, '+')} to {beside(high, 0, 0, '+')}, {count} seeds){end}"
     )

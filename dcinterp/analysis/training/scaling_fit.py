@@ -38,6 +38,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.ranges import Count
+from dcinterp.support.text import beside
 from dcinterp.train.control.experiment import FINAL
 from dcinterp.train.control.sweep import read_results
 
@@ -49,6 +50,8 @@ IDENTITY = ("name", "family", "flops", SEED)
 Over = Literal["runs", "seeds"]
 Through = Literal["line", "pieces"]
 GRID = 9
+FLAT = 1e-9
+"""Of the logarithm of a loss, along all of its runs: what falls by less does not fall."""
 LARGEST_LOG = 100.0
 """Of a loss: far beyond what any run has, and far from what a number can hold."""
 
@@ -116,9 +119,10 @@ class ScalingFit(Result):
         low, high = float(self.multiplier_low[0]), float(self.multiplier_high[0])
         remark = "" if low > 1 or high < 1 else "; the interval includes 1, so no difference is shown"
         over = f" over {len(self.seeds)} seeds" if self.seeds else " over runs"
+        times = beside(float(self.multiplier[0]), 1)
         return (
-            f"At a loss of {float(self.loss[0]):.4g}, {base} needs {float(self.multiplier[0]):.2f} times the compute "
-            f"of {other} (95 % interval{over} {low:.2f} to {end_text(high)}){remark}."
+            f"At a loss of {float(self.loss[0]):.4g}, {base} needs {times} times the compute of {other} "
+            f"(95 % interval{over} {beside(low, 1)} to {end_text(high)}){remark}."
         )
 
     def warnings(self) -> list[str]:
@@ -277,7 +281,7 @@ def student_interval(values: np.ndarray, level: float = 0.95) -> tuple[np.ndarra
 
 def end_text(value: float) -> str:
     """An end of the interval of a multiplier, which may be infinite where some drawn lines do not fall."""
-    return f"{value:.2f}" if math.isfinite(value) else "no bound"
+    return beside(value, 1) if math.isfinite(value) else "no bound"
 
 
 def _first_at(x: np.ndarray, y: np.ndarray, level: float) -> float:
@@ -413,7 +417,7 @@ def _checked(family: str, table: pd.DataFrame) -> _Fit:
         )
     x, y = (np.log([pair[axis] for pair in chosen]) for axis in (0, 1))
     line = np.polyfit(x, y, 1)
-    if line[0] >= 0:
+    if line[0] * float(np.ptp(x)) > -FLAT:
         raise UserError(f"The loss of {family} does not fall with compute in these runs, so there is nothing to fit.")
     return _Fit(x, y, line)
 

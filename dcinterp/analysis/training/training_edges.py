@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from dcinterp.train.data.held_out import Scored
 
 KIND = "mean"
+FEW_DOCUMENTS = 0.05
+"""Of all documents: where as few have half of an effect, a mean over them is hardly known."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class TrainingEdges(Result):
     edges: as interventions name them. start, with start_low and start_high: the first step of the upper level of its
     curve; `explained`: the share of variance of the two levels, 0 where the edge matters less after the split than
     before; loss_start and the like: of the loss, which falls.
-    final, with final_low and final_high: the effect at the last checkpoint, with intervals that all hold together.
+    final, with final_low and final_high: the effect at the last checkpoint, with intervals that are corrected for the
+    number of edges (Bonferroni); where few documents carry an effect they hold for all together less often than that.
     unit: what the documents are, "documents" or, of a run on text, "rows of text".
     """
 
@@ -150,11 +153,19 @@ class TrainingEdges(Result):
             f"it changes the loss by {float(self.final[most]):+.3f} nats ({float(self.final_low[most]):+.3f} to "
             f"{float(self.final_high[most]):+.3f}). {start}",
             f"{sure} {'edge raises' if sure == 1 else 'edges raise'} the loss at the end when replaced, by {at} "
-            "intervals that hold for all edges together (as the one above does).",
+            f"intervals that are corrected for the {len(self.edges)} edges (as the one above is).",
         ]
 
     def warnings(self) -> list[str]:
         said = []
+        place = self.strongest(1)[0]
+        sizes = self.effect[-1, place].abs().sort(descending=True).values
+        few = int((sizes.cumsum(0) < sizes.sum() / 2).sum()) + 1
+        if bool(sizes.any()) and few <= FEW_DOCUMENTS * len(sizes):
+            said.append(
+                f"Half of the effect of `{self.edges[place]}` comes from {few} of {len(sizes)} {self.unit}: intervals "
+                "over so uneven ones are rough, the more so corrected for many edges."
+            )
         if 0 < self.loss_explained < 0.5:
             said.append(
                 f"The two levels hold {self.loss_explained:.0%} of the variance of the loss, so it has no one start."
