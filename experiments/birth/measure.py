@@ -46,8 +46,9 @@ documents than its curve is measured on. This is measured and written by
 
 *From* and *to* bound the start of the main edge (95 %, over documents of this one model); *in answers* is the start of
 its effect on the share of right answers, *the loss* and *right answers* are the starts of these themselves.
-*Edges that matter*: of {edges}, those whose effect at the end is above zero by intervals that are corrected for
-their number (where few documents carry an effect they hold less often than they say); more documents would show more. *Steps held*: the share of the variance of the two curves (loss and main edge)
+*Edges that matter*: of {edges}, those whose effect at the end is above zero by intervals that are corrected for their
+number (where few documents carry an effect they hold less often than they say); more documents would show more.
+*Steps held*: the share of the variance of the two curves (loss and main edge)
 that their two levels hold, the smaller of the two (0 where a loss rises or an edge's effect falls); below 0.5 a curve
 has no start, and the seed no part in the mean.{warnings}
 
