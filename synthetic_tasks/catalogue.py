@@ -5,6 +5,7 @@ A task is one line here; generating, solving, corrupting and evaluating it follo
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from itertools import product
 from types import MappingProxyType
@@ -107,7 +108,9 @@ def find(task: Task | str | int) -> Task:
             return tasks[name]
     if name.count("+") == 3:
         return compose(*name.split("+"))
+    close = get_close_matches(name, (*TASKS, *EXTRA_TASKS), 1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
     raise ValueError(
-        f"no task is called {name!r}; released tasks are task0 .. task{len(TASKS) - 1}, "
+        f"no task is called {name!r}; {meant}released tasks are task0 .. task{len(TASKS) - 1}, "
         f"extra ones {', '.join(EXTRA_TASKS)}"
     )

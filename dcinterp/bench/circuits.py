@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -37,6 +38,8 @@ from dcinterp.planted.circuit import PlantedExample
 from dcinterp.support.errors import UserError
 
 MODELS = ("dcformer++", "transformer++")
+NEEDED = ("key",)
+"""What every row of the file has."""
 FAST = ("gates-relp", "gates", "eap")
 """Methods that are measured by default: exact patching takes a run for every edge."""
 
@@ -54,7 +57,7 @@ def measure_tasks(
     from dcinterp.checkpoints.load import load
 
     known, made = _measured(file, "rankings", methods, models), 0
-    with file.open("a", encoding="utf-8") as out:
+    with _appended(file) as out:
         for model in models:
             wanted = [task for task in tasks if f"{model} {task}" not in known]
             bridge = load(model) if wanted else None
@@ -68,13 +71,24 @@ def measure_tasks(
     return made
 
 
+@contextmanager
+def _appended(file: Path) -> Iterator[TextIO]:
+    """A file to append to; one that got no row, as where there is no such model, is not left behind."""
+    try:
+        with file.open("a", encoding="utf-8") as out:
+            yield out
+    finally:
+        if file.is_file() and not file.stat().st_size:
+            file.unlink()
+
+
 def _measured(file: Path, of: str, methods: Sequence[str], models: Sequence[str] = ()) -> set[str]:
     """Keys of the file's rows (of these models), which were measured by the very methods that are wanted now.
 
     Raises:
         UserError: a row has others; the rows would not compare.
     """
-    rows = [row for row in resume_rows(file) if of in row and (not models or row["model"] in models)]
+    rows = [row for row in resume_rows(file, NEEDED) if of in row and (not models or row["model"] in models)]
     for row in rows:
         # In this order: the first one also ranks nodes.
         if (had := [method for method in row[of] if method in METHODS]) != list(methods):

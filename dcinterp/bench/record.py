@@ -109,7 +109,9 @@ def read_page(page: Path) -> str:
     Raises:
         UserError: it has no marks to write them between.
     """
-    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    text = page.read_text(encoding="utf-8", errors="replace") if page.is_file() else ""
+    if "\ufffd" in text:
+        raise UserError(f"{page} is not UTF-8 text; convert it, or give another page.")
     if MARKS.search(text) is None:
         raise UserError(
             f"{page} has no lines `<!-- bench: ... -->` and `<!-- end -->` to write tables between; add them."

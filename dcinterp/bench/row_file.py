@@ -10,8 +10,8 @@ from typing import Any, TextIO
 from dcinterp.support.errors import UserError
 from dcinterp.support.whole_files import whole
 
-BEGINS = '{"'
-"""How a row begins; what was cut off after that is a row that is made again."""
+BEGINS = '{"key"'
+"""How a row of a measurement that goes on begins; what was cut off after that is a row that is made again."""
 
 
 def read_rows(file: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:

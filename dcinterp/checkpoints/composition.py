@@ -83,7 +83,10 @@ def compose(
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} holds other files; give another folder, or empty it first.")
     fields = {"compose": compose, "compose_rank": rank, "compose_groups": groups, "compose_stages": stages}
-    given = {name: value for name, value in fields.items() if value is not None} | dict(changes or {})
+    given = {name: value for name, value in fields.items() if value is not None}
+    if twice := [name for name in given if name in (changes or {})]:
+        raise UserError(f"{twice[0]} is given twice, as an option of its own and as a further field; give it once.")
+    given |= dict(changes or {})
     if merge:
         if given or seed is not None:
             raise UserError("A composition is merged as it is; leave the other options out, or leave out --merge.")

@@ -28,7 +28,7 @@ from dcinterp.checkpoints.names import (
     is_composition,
     refuse_file,
 )
-from dcinterp.checkpoints.read import OURS, our_config, read_config_file
+from dcinterp.checkpoints.read import OURS, our_config, read_config_file, require_whole
 from dcinterp.model.added_composition import AddedComposition, composed_config
 from dcinterp.model.build import count_parameters
 from dcinterp.model.compose.registry import composer_class
@@ -155,7 +155,9 @@ def describe(model: Any) -> Description:
     if opens_by_default(kind) or (own and kind in LAYOUTS):
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
-        return _ours(str(model), our_config(folder, fields), dtype)
+        config = our_config(folder, fields)
+        require_whole(folder, config, None)  # else these would be the numbers of a model that does not open
+        return _ours(str(model), config, dtype)
     weights = [name for name in tensors if not BUFFER.search(name)]
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in weights), dtype)
 

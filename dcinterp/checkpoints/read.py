@@ -116,6 +116,11 @@ def require_whole(folder: Path, config: DCFormerConfig, dtype: torch.dtype | Non
                 f"The weights in {folder} do not fit its config.json ({name} is {found}); use files that belong "
                 "together."
             )
+    if extra := sorted(name for name in tensors if name not in expected):
+        raise UserError(
+            f"The weights in {folder} do not fit its config.json (unexpected keys: {extra[0]}); use files that belong "
+            "together."
+        )
     if dtype is None:
         require_one_type(folder, {name: tensors.dtype(name) for name in weights if name in tensors})
     return next((tensors.dtype(name) for name in weights if name in tensors), None)

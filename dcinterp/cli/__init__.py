@@ -142,6 +142,8 @@ def _usage(error: Any) -> str:
 
 def _open_streams() -> None:
     """Streams that whoever started us has closed lead nowhere; what a stream cannot spell is written out."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     for name in ("stdout", "stderr"):
         if (stream := getattr(sys, name)) is None:
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dcinterp.support.errors import UserError
+from dcinterp.support.errors import UserError, shortened
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.whole_files import UNFINISHED, whole
 
@@ -34,10 +34,23 @@ def require_different(*paths: Path | None) -> None:
                 raise UserError(f"{inside} lies inside {around}, which is made anew; give different paths.")
 
 
-def require_file_place(path: Path | None) -> None:
-    """Raise a UserError if no file can be written at `path`: better now than after the work."""
+LONGEST_NAME = 200
+"""Bytes of a file's name: beside it stands one that is longer while it is written, and 255 are all there are."""
+
+
+def require_file_place(path: Path | None, *, only: str = "") -> None:
+    """Raise a UserError if no file can be written at `path`: better now than after the work.
+
+    only: the ending that a file which is there must have, so that somebody's notes are not replaced by a table.
+    """
     if path is None:
         return
+    if str(path) == "-":
+        raise UserError("There is no output to the screen here by the name -; give the name of a file.")
+    if len(path.name.encode()) > LONGEST_NAME:
+        raise UserError(f"{shortened(path.name, 60)} is too long for the name of a file; give a shorter one.")
+    if only and path.is_file() and path.stat().st_size and path.suffix.lower() != only:
+        raise UserError(f"{path} is there and is no {only} file, so that it may be yours; give another path.")
     _require_expanded(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")

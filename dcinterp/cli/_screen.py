@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,9 +29,12 @@ def print_table(table: Table) -> None:
     from rich.measure import Measurement
 
     console = screen()
+    wanted = Measurement.get(console, console.options.update(max_width=100_000), table).maximum
     if not console.is_terminal:
-        wanted = Measurement.get(console, console.options.update(max_width=100_000), table).maximum
         console.width = max(console.width, wanted)
+    elif wanted > console.width and table.columns:
+        table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # by which a row is named
+        print(f"dcinterp: note: columns are cut; the table takes {wanted} characters, or a pipe.", file=sys.stderr)
     console.print(table)
 
 

@@ -283,6 +283,7 @@ def _run(entry: Analysis, given: dict[str, Any]) -> None:
     for name, value in _current(entry, given).items():
         arguments[name] = parse(name, types[name], value) if isinstance(value, str) else value
     _require_unread(arguments, given)
+    require_file_place(given["csv"], only=".csv")
     with console(entry.name.replace("_", "-")) as progress:
         run = _here if given.get("engine") is None else _on_cluster
         result = run(entry, given, arguments, progress)
@@ -344,6 +345,7 @@ def _require_unread(arguments: dict[str, Any], given: dict[str, Any]) -> None:
     outputs = [path_of(given[name]) for name in ("figure", "save", "table_to", "csv") if given[name] is not None]
     outputs = [place.resolve() for place in outputs if place.exists()]
     values = [each for value in arguments.values() for each in (value if isinstance(value, list | tuple) else [value])]
+    values += [given.get("model"), given.get("tokenizer")]
     for value in values if outputs else ():
         if not isinstance(value, str | Path):
             continue

@@ -256,7 +256,7 @@ def circuits(
     require_apart(ctx, "planted", "tasks", "models")
     import time
 
-    from dcinterp.bench.circuits import FAST, MODELS, PLANTED, measure_planted, measure_tasks, summarise
+    from dcinterp.bench.circuits import FAST, MODELS, NEEDED, PLANTED, measure_planted, measure_tasks, summarise
     from dcinterp.bench.row_file import read_rows
     from dcinterp.mechanism.circuit_scores import METHODS
     from dcinterp.support.errors import UserError, require_known
@@ -276,7 +276,9 @@ def circuits(
     else:
         made = measure_tasks(models or MODELS, names, rows, methods=methods or FAST, until=until)
     typer.echo(f"{made} more rows", err=True)
-    found = summarise(read_rows(rows))
+    found = summarise(read_rows(rows, NEEDED))
+    if not found:
+        raise UserError(f"There are no measurements in {rows} yet; give it more --seconds, or another file.")
     if as_json:
         print_json(found)
         return

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._models import preset_names
+from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import print_json
 from dcinterp.cli._screen import print_table
 from dcinterp.support.text import markdown_table
 
 
 def command(
+    ctx: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -41,6 +43,7 @@ def command(
 
         dcinterp complexity --json
     """
+    require_apart(ctx, "as_json", "markdown")
     from rich.table import Table
 
     from dcinterp.model.complexity import overhead_records, overhead_rows

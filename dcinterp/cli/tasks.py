@@ -137,7 +137,7 @@ def generate(
     from synthetic_tasks.dataset import format_record
 
     if str(output) != "-":
-        require_file_place(output)
+        require_file_place(output, only=".jsonl")
     selected = divided(chosen(tasks), holdout or [], test)
     made = [row for task in selected for row in generate_rows(task, rows, seed, examples=examples, split=split)]  # type: ignore[arg-type]
     if str(output) == "-":
@@ -225,19 +225,23 @@ def given_lines(lines: list[str], file: Path | None, task: str | None) -> list[t
         raise ValueError("give lines to solve or --file, not both")
     if file is None:
         return [(line, task) for line in lines]
+    from synthetic_tasks import find
     from synthetic_tasks.dataset import parse_texts
 
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
+        read = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        text = read.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not a text file; give a file of lines, or of the released format.") from error
+        name = "standard input" if str(file) == "-" else file
+        raise ValueError(f"{name} is not a text file; give a file of lines, or of the released format.") from error
     found: list[tuple[str, str | None]] = []
     for number, line in enumerate(filter(str.strip, text.split("\n")), start=1):
-        if not line.startswith("{"):
+        if not line.lstrip().startswith(("{", "[", "}", "]")):
             found.append((line, task))
             continue
         try:
             task_id, texts = parse_texts(line)
+            find(task_id)
         except ValueError as error:
             raise ValueError(f"{file}, record {number}: not in the released format ({error})") from error
         if task is not None:

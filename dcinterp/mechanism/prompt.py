@@ -59,11 +59,19 @@ def token_ids(bridge: Bridge, prompt: Prompt) -> TokenIds:
 
 def _numbers(ids: Any) -> Tensor:
     try:
+        if _has_bool(ids):  # which torch and Python take for 1 and 0
+            raise TypeError
         return torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError) as error:
         if "overflow" in str(error).lower():
             raise UserError("A prompt is a list of token ids; one of these numbers is too large for one.") from error
         raise UserError(f"A prompt is text or a list of token ids, as in [5, 7, 9]; this is {shown(ids)}.") from error
+
+
+def _has_bool(ids: Any) -> bool:
+    if isinstance(ids, Tensor):
+        return ids.dtype == torch.bool
+    return isinstance(ids, bool) or (isinstance(ids, list | tuple) and any(map(_has_bool, ids)))
 
 
 def token_id(bridge: Bridge, token: Token) -> int:
@@ -74,6 +82,8 @@ def token_id(bridge: Bridge, token: Token) -> int:
     """
     if not isinstance(token, str):
         try:
+            if isinstance(token, bool):
+                raise TypeError
             token = operator.index(token)  # numpy's and torch's integers too
         except TypeError as error:
             raise UserError(f"A token is a word or its id; this is {shown(token)}.") from error

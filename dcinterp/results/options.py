@@ -56,7 +56,7 @@ def parse(name: str, annotation: Any, text: str) -> Any:
     if str in types_ and text.startswith(QUOTED):
         with suppress(ValueError, RecursionError):
             return str(json.loads(text))
-    if name in TOKEN_ARGUMENTS and int in types_ and text.startswith("#") and text[1:].isdigit():
+    if name in TOKEN_ARGUMENTS and int in types_ and text.startswith("#") and text[1:].isdecimal():
         return int(text[1:])
     if text[:1] in ("[", "{") and any(_is_data(each) for each in types_):
         try:
@@ -101,7 +101,7 @@ def _is_data(annotation: Any) -> bool:
 def _part(option: str, types_: tuple[Any, ...], text: str) -> int | float | str:
     """One entry of a list: as a prompt's words, an id is written #12 where an entry may be a word too."""
     if str in types_:
-        return int(text[1:]) if int in types_ and text[:1] == "#" and text[1:].isdigit() else text
+        return int(text[1:]) if int in types_ and text[:1] == "#" and text[1:].isdecimal() else text
     number = _number(text)
     if types_ == (int,) and not isinstance(number, int):
         raise UserError(f"--{option} takes whole numbers, separated by commas, not {shown(text)}.")

@@ -95,13 +95,15 @@ def console(description: str) -> Iterator[Progress]:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """No progress bars of transformers inside the block: ours says what happens."""
+    """No progress bars of transformers inside the block, nor its reports on tensors: ours says what happens."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity(max(verbosity, logging.ERROR))
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()

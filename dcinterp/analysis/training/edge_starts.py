@@ -36,6 +36,7 @@ from dcinterp.mechanism.statistics import bootstrap_interval, without_width
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
+from dcinterp.support.table_files import require_numbers
 from dcinterp.support.text import beside
 from dcinterp.train.config.recipe import find_config
 
@@ -228,6 +229,11 @@ def _read(file: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     missing = [name for name in needed if name not in found]
     if missing:
         raise UserError(f"{file} has no column {missing[0]!r}; run the experiment's measure.py again.")
+    numbers = [name for name in found if name != "main"]
+    require_numbers(found, numbers, file)
+    if found[numbers].isna().any(axis=None):
+        name = next(name for name in numbers if found[name].isna().any())
+        raise UserError(f"{file} has an empty cell in column {name!r}; run the experiment's measure.py again.")
     return found
 
 

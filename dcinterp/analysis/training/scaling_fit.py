@@ -38,6 +38,7 @@ from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError, nearest
 from dcinterp.support.ranges import Count
+from dcinterp.support.table_files import require_numbers
 from dcinterp.support.text import beside
 from dcinterp.train.control.experiment import FINAL
 from dcinterp.train.control.sweep import read_results
@@ -363,6 +364,7 @@ def _read(path: Path, loss: str | None) -> tuple[pd.DataFrame, str]:
     column = loss or _loss_column(path, table)
     if column not in table:
         raise UserError(f"{path} has no column {column!r}; {nearest(column, table.columns)}")
+    require_numbers(table, ("flops", column), path)
     return table.dropna(subset=["flops", column]).assign(at=lambda rows: rows[column].astype(float)), column
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.cli import main
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
@@ -120,3 +122,66 @@ def test_a_path_is_taken_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert path_of("~/x") == tmp_path / "x"
     assert path_of("nowhere/x").name == "x"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'[\n  {"task_id": "task56"}\n]\n', "record 1: not in the released format"),
+        (b' {"task_id": "taks56", "texts": "x"}\n', "did you mean 'task56'"),
+        ("Straße\n".encode("latin-1"), "is not a text file"),
+    ],
+)
+def test_a_file_to_solve_that_is_no_lines_is_refused(capsys, tmp_path, content, said):
+    file = tmp_path / "lines.txt"
+    file.write_bytes(content)
+    code, sentence = ended(capsys, "tasks", "solve", "--file", str(file))
+    assert code == 2
+    assert said in sentence
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_standard_input_is_read_as_a_file_is(closed):
+    line = "There are tea, meat, meat. Which is not meat? The"
+    command = f"{sys.executable} -m dcinterp tasks solve --file -" + (" <&-" if closed else "")
+    given = None if closed else f"\ufeff{line}\r\n".encode()
+    done = subprocess.run(["sh", "-c", command], input=given, capture_output=True, check=False)
+    if closed:
+        assert done.returncode == 2
+        assert b"has no lines" in done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.startswith(b"tea")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("analyze", "predict", "dcformer++", "--prompt", "[true, false]"), "A prompt is text or a list of token ids"),
+        (("compose", "transformer++", "--rank", "2", "--set", "compose_rank=3", "--output", "c"), "given twice"),
+        (("complexity", "dcformer++-405m", "--markdown", "--json"), "leaves --markdown without a meaning"),
+    ],
+)
+def test_what_nobody_means_is_refused(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    code, sentence = ended(capsys, *arguments)
+    assert code == 2
+    assert said in sentence
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_that_is_no_number_is_named(capsys, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("name,family,flops,loss\na,base,1e9,2.0\nb,base,1e9,abc\n")
+    code, sentence = ended(capsys, "scaling", str(table))
+    assert code == 2
+    assert "t.csv has 'abc' in line 3, column 'loss'; it must be a number." in sentence
+
+
+def test_a_folder_whose_weights_do_not_fit_is_not_described(capsys, tmp_path):
+    shutil.copytree(SHIPPED / "dcformer++", tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'))
+    for more in ((), ("--files-only",)):
+        code, _ = ended(capsys, "load", str(tmp_path / "m"), *more)
+        assert code == 2

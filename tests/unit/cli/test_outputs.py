@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from dcinterp.analysis.answers.predict import Prediction
+from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.cli import main
 from dcinterp.cli._outputs import require_file_place, require_folder_place, require_result_place, save_result, whole
 from dcinterp.results.result import Result, load_result
@@ -181,3 +183,43 @@ def test_what_is_read_is_not_written_over(capsys, tmp_path):
     said = refused(capsys, "analyze", "scaling-fit", "--runs", runs, "--csv", runs)
     assert "runs.csv is read" in said
     assert contents(tmp_path) == before | {"runs.csv": b"a,b\n"}
+
+
+def test_the_model_that_is_read_is_not_written_over(capsys, tmp_path):
+    copied = tmp_path / "m"
+    shutil.copytree(SHIPPED / "transformer++", copied)
+    before = contents(copied)
+    for output in ("--csv", "--table-to"):
+        said = refused(capsys, "analyze", "predict", str(copied), *PREDICT[3:], output, str(copied / "config.json"))
+        assert "config.json is read; give the output another path." in said
+    assert contents(copied) == before
+
+
+def test_a_file_of_another_kind_is_not_written_over(capsys, tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("mine")
+    said = refused(capsys, "tasks", "generate", str(notes), "--tasks", "task56", "--rows", "1")
+    assert "notes.md is there and is no .jsonl file, so that it may be yours" in said
+    assert "is no .csv file" in refused(capsys, *PREDICT, "--csv", str(notes))
+    assert "There is no output to the screen" in refused(capsys, *PREDICT, "--csv", "-")
+    assert "is too long for the name of a file" in refused(capsys, *PREDICT, "--csv", str(tmp_path / ("n" * 220)))
+    assert contents(tmp_path) == {"notes.md": b"mine"}
+
+
+@pytest.mark.parametrize("cut", ['{"id": 1, "text": "mine"}\n{"id": 2, "te', '{"id": 1, "text": "my only co'])
+def test_rows_of_another_file_are_not_taken_for_measurements(capsys, tmp_path, cut):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(cut)
+    for command in (("circuits", "--model", "dcformer++", "--tasks", "task0"), ("edges",)):
+        name, *more = command
+        arguments = [str(file), *more] if name == "circuits" else [str(file), "same-person"]
+        said = refused(capsys, "bench", name, *arguments, "--seconds", "0.0001")
+        assert "rows.jsonl is no row of this measurement" in said
+    assert file.read_text() == cut
+
+
+def test_a_measurement_without_a_row_leaves_no_file(capsys, tmp_path):
+    file = tmp_path / "new.jsonl"
+    said = refused(capsys, "bench", "circuits", str(file), "--model", "./nomodel", "--tasks", "task0")
+    assert "nomodel" in said
+    assert not file.exists()
