@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 from dcinterp.cli._models import preset_names
-from dcinterp.cli._options import require_apart
 from dcinterp.cli._outputs import print_json
 from dcinterp.cli._screen import print_table
 from dcinterp.support.text import markdown_table
 
 
 def command(
-    ctx: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -43,7 +41,6 @@ def command(
 
         dcinterp complexity --json
     """
-    require_apart(ctx, "as_json", "markdown")
     from rich.table import Table
 
     from dcinterp.model.complexity import overhead_records, overhead_rows
@@ -51,6 +48,8 @@ def command(
     from dcinterp.model.presets import preset, presets
     from dcinterp.support.errors import UserError
 
+    if markdown and as_json:
+        raise UserError("--json leaves --markdown without a meaning; give one of the two.")
     chosen = [preset(name) for name in names] if names else list(presets().values())
     if plain := [each.name for each in chosen if names and not DCFormerConfig.preset(each.name).stages]:
         raise UserError(f"{plain[0]} composes no heads, so there is no extra cost; name a model that composes heads.")
