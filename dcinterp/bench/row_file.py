@@ -28,7 +28,8 @@ def read_rows(file: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
         try:
             row = json.loads(line) if line.strip() else {}
         except ValueError:
-            row = {} if line.startswith(BEGINS) and not line.endswith("\n") else None
+            cut = not line.endswith("\n") and (line.startswith(BEGINS) or (len(line) > 1 and BEGINS.startswith(line)))
+            row = {} if cut else None
         if not isinstance(row, dict) or (row and not row.keys() >= set(needed)):
             raise UserError(f"Line {number} of {file} is no row of this measurement; give another file.")
         rows += [row] if row else []

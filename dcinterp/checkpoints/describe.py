@@ -156,7 +156,7 @@ def describe(model: Any) -> Description:
         return _ours(str(model), read_foreign_config(fields, tensors), dtype)
     if kind in OURS:
         config = our_config(folder, fields)
-        require_whole(folder, config, None)  # else these would be the numbers of a model that does not open
+        require_whole(folder, config, dtype)  # else these would be the numbers of a model that does not open
         return _ours(str(model), config, dtype)
     weights = [name for name in tensors if not BUFFER.search(name)]
     return _foreign(str(model), fields, sum(prod(tensors.shape(name)) for name in weights), dtype)

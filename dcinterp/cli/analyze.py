@@ -337,6 +337,10 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
         require_file_place(given[name])
 
 
+MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")
+"""Endings of the files of a model and its tokenizer."""
+
+
 def _require_unread(arguments: dict[str, Any], given: dict[str, Any]) -> None:
     """Refuse an output that would take the place of what is read: a file, or one inside a folder."""
     from dcinterp.support.errors import UserError
@@ -345,8 +349,8 @@ def _require_unread(arguments: dict[str, Any], given: dict[str, Any]) -> None:
     outputs = [path_of(given[name]) for name in ("figure", "save", "table_to", "csv") if given[name] is not None]
     outputs = [place.resolve() for place in outputs if place.exists()]
     values = [each for value in arguments.values() for each in (value if isinstance(value, list | tuple) else [value])]
-    values += [given.get("model"), given.get("tokenizer")]
-    for value in values if outputs else ():
+    models = [given[name] for name in ("model", "tokenizer") if given.get(name)]
+    for value in [*values, *models] if outputs else ():
         if not isinstance(value, str | Path):
             continue
         try:
@@ -354,7 +358,10 @@ def _require_unread(arguments: dict[str, Any], given: dict[str, Any]) -> None:
             there = read.exists()
         except (UserError, OSError, ValueError):  # a prompt, which is no path
             continue
-        if found := [place for place in outputs if there and (place == read or read in place.parents)]:
+        inside = [place for place in outputs if there and read in place.parents]
+        if value in models:  # of the files beside a model its own alone are read
+            inside = [place for place in inside if place.suffix in MODEL_FILES]
+        if found := [*(place for place in outputs if there and place == read), *inside]:
             raise UserError(f"{found[0]} is read; give the output another path.")
 
 

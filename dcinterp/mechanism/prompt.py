@@ -61,7 +61,10 @@ def _numbers(ids: Any) -> Tensor:
     try:
         if _has_bool(ids):  # which torch and Python take for 1 and 0
             raise TypeError
-        return torch.as_tensor(ids)
+        found = torch.as_tensor(ids)
+        if found.dtype == torch.bool:
+            raise TypeError
+        return found
     except (TypeError, ValueError, RuntimeError) as error:
         if "overflow" in str(error).lower():
             raise UserError("A prompt is a list of token ids; one of these numbers is too large for one.") from error
@@ -82,7 +85,7 @@ def token_id(bridge: Bridge, token: Token) -> int:
     """
     if not isinstance(token, str):
         try:
-            if isinstance(token, bool):
+            if isinstance(token, bool) or "bool" in str(getattr(token, "dtype", "")):
                 raise TypeError
             token = operator.index(token)  # numpy's and torch's integers too
         except TypeError as error:

@@ -116,12 +116,17 @@ def _compare(
     """
     differences: dict[str, float] = {}
     changed: list[str] = []
-    names = json.loads((folder / RECORD).read_text(encoding="utf-8")).get("names")
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    names = record.get("names")
     for name, default in [(f.name, f.default) for f in fields(saved) if f.name not in ("call", *saved.PROSE)]:
         mine, theirs = getattr(saved, name), getattr(again, name, None)
         # Ends of intervals were drawn otherwise, and what is None the version that saved the result did not measure.
-        later = default is None if names is None else name not in names
-        if (earlier and INTERVAL_END.search(name)) or (mine is None and (earlier or later)):
+        if names is not None:
+            later = name not in names
+        else:  # what a version that named no fields did not have, or left empty
+            absent = name not in record["fields"] and not isinstance(mine, Tensor | Result) and mine == default
+            later = absent or (mine is None and default is None)
+        if (earlier and INTERVAL_END.search(name)) or later or (mine is None and earlier):
             continue
         if isinstance(mine, Result) and isinstance(theirs, Result):
             inner, others = _compare(mine, theirs, f"{prefix}{name}.", folder / name, earlier=earlier)

@@ -70,7 +70,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return type(value) is type(get_args(kind)[0]) and value == get_args(kind)[0]
     if kind is bool:
-        return isinstance(value, int) and value in (0, 1)
+        return (isinstance(value, int) and value in (0, 1)) or type(value).__name__ in ("bool", "bool_")  # numpy's
     if kind is int:
         return not isinstance(value, bool) and _whole(value)
     if kind is float:

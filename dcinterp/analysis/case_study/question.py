@@ -123,7 +123,7 @@ def ask(bridge: Bridge, given: Any, answer: Token | None, foil: Token | None, co
         example=example,
         around=_around(prompt, example),
         also_right=_right_beside(others, tokens, place),
-        known=own or (example is not None and str(answer).strip() in example.accepted),
+        known=own or (example is not None and decoded(bridge, list(tokens)).strip() in example.accepted),
     )
 
 

@@ -264,7 +264,7 @@ def build(
         rows = flat[: len(flat) // section.context * section.context].reshape(-1, section.context)
         if not len(rows):
             known = list(islice((piece for text in documents() for piece in pieces(text)), 2))
-            if not any(piece.strip() for piece in known):
+            if not any(text.strip() for text in documents()):
                 raise UserError("The text is empty; give one with words in it.")
             if len(known) < 2 and not whole:
                 raise UserError(
@@ -352,7 +352,8 @@ def _readable(files: list[Path], root: Path) -> Iterator[str]:
 def _unread(section: TextSection) -> str | None:
     """The warning for files of a folder that are left out, as they are no text."""
     path = path_of(section.path)
-    if not section.path or not path.is_dir():
+    saved = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+    if not section.path or not path.is_dir() or saved:
         return None
     files = _without_runs(matching(path, section.pattern), path, None)
     left = [file for file in files if readable_text(file) is None]

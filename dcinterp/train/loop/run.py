@@ -98,10 +98,12 @@ def train(
     """
     output = Path(config.output)
     fresh = not output.exists()
-    for warning in filter(None, (missing_processes(), long_warmup(config))):
+    if warning := missing_processes():
         log.warning(warning)
     try:
         require_ranges(config.recipe)
+        if never_at_its_peak := long_warmup(config):
+            log.warning(never_at_its_peak)
         config = resolve(config)
         if not resume and any(phase.source == "text" for phase in config.data.phases):
             require_text(config.data.text)  # before anything is made

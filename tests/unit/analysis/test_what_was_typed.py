@@ -1,13 +1,18 @@
 """What a person types is read as it stands: answers, baselines, shapes that hooks return, padding."""
 
+import shutil
+
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import dcinterp
 import synthetic_tasks
 from dcinterp.analysis.intervention.intervene import InterventionEffect
 from dcinterp.checkpoints.describe import describe
+from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.mechanism.objective import answer_tokens
 from dcinterp.mechanism.prompt import decoded
 from dcinterp.support.errors import UserError
@@ -108,3 +113,24 @@ def test_ids_that_are_padded_in_front_are_masked(shipped, example):
 def test_the_copies_of_joint_matrices_are_no_parameters():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=2, n_head=2, n_positions=32))
     assert describe(dcinterp.load(model)).parameters == model.num_parameters()
+
+
+def test_a_right_answer_given_as_its_id_is_right(shipped, example):
+    number = int(answer_tokens(shipped, example.answer)[0])
+    assert "which is right" in dcinterp.case_study(shipped, example.prompt, number).steps[0].sentence
+
+
+@pytest.mark.parametrize("ids", [np.array([True, False]), torch.tensor([True]), [True, 5], [np.True_, 5]])
+def test_true_is_no_token_id(shipped, ids):
+    with pytest.raises(UserError, match="list of token ids"):
+        dcinterp.predict(shipped, ids)
+
+
+def test_a_folder_of_several_types_is_described(tmp_path):
+    shutil.copytree(SHIPPED / "transformer++", tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    tensors = load_file(file)
+    name = max(tensors, key=lambda each: -tensors[each].numel())
+    tensors[name] = tensors[name].to(torch.bfloat16)
+    save_file(tensors, file, metadata={"format": "pt"})
+    assert describe(tmp_path / "m").layers == describe("transformer++").layers
