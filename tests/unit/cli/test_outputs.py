@@ -223,3 +223,13 @@ def test_a_measurement_without_a_row_leaves_no_file(capsys, tmp_path):
     said = refused(capsys, "bench", "circuits", str(file), "--model", "./nomodel", "--tasks", "task0")
     assert "nomodel" in said
     assert not file.exists()
+
+
+def test_an_output_beside_a_model_is_written_again(capsys, tmp_path):
+    copied = tmp_path / "m"
+    shutil.copytree(SHIPPED / "transformer++", copied)
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main(["analyze", "predict", str(copied), *PREDICT[3:], "--csv", str(copied / "mine.csv")])
+        assert ended.value.code in (0, None)
+    assert (copied / "mine.csv").read_text().count("\n") > 1

@@ -337,3 +337,10 @@ def test_a_sweep_that_is_stopped_writes_its_table(tmp_path):
     with pytest.raises(Cancelled):
         run_sweep(read_sweep(place), progress=stop)
     assert pd.read_csv(tmp_path / "out" / "results.csv")["status"].tolist() == ["stopped"]
+
+
+def test_patches_that_fit_the_images_are_not_refused_for_the_presets(tmp_path):
+    model = "{preset: tiny-vit, changes: {patch_size: 7}}"
+    text = f"output: {tmp_path}\nconfig: {{model: {model}}}\nruns: [{{name: a}}]\n"
+    (run,) = read_sweep(write(tmp_path, text)).runs
+    assert run.config.model.changes == {"patch_size": 7}

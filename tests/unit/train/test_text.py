@@ -26,7 +26,7 @@ from dcinterp.train.data.batches import Batches
 from dcinterp.train.data.data_source import count_tokens, open_data_source
 from dcinterp.train.data.held_out import held_out_documents, unit_of
 from dcinterp.train.data.installed import python_sources
-from dcinterp.train.data.text import SIDES, TextSource, assign_sides, find, hash_share, pieces, threshold
+from dcinterp.train.data.text import SIDES, TextSource, _unread, assign_sides, find, hash_share, pieces, threshold
 from dcinterp.train.data.tokenizer import write_tokenizer
 from dcinterp.train.loop.run import train
 
@@ -494,3 +494,15 @@ def test_a_full_disk_is_named_as_one_while_a_tokenizer_is_written(tmp_path):
     with pytest.raises(OSError, match="No space left") as found:
         write_tokenizer(tokenizer, tmp_path)
     assert found.value.errno == errno.ENOSPC
+
+
+def test_files_of_a_saved_dataset_are_not_called_unread(tmp_path):
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "data.arrow").write_bytes(b"\xff\x00\xfe")
+    assert _unread(TextSection(path=str(tmp_path))) is None
+
+
+def test_a_short_text_behind_empty_lines_is_not_called_empty(tmp_path):
+    (tmp_path / "t.txt").write_text("\n" * 5000 + "word\n")
+    with pytest.raises(UserError, match="too short"):
+        TextSource(TextSection(path=str(tmp_path / "t.txt"), context=4096))
