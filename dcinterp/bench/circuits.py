@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
-from dcinterp.bench.row_file import add_row, resume_rows
+from dcinterp.bench.row_file import add_row, appended, resume_rows
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.circuit_pairs import Pair, ranked_and_measured, read_pairs
 from dcinterp.mechanism.circuit_run import CircuitRun
@@ -57,7 +56,7 @@ def measure_tasks(
     from dcinterp.checkpoints.load import load
 
     known, made = _measured(file, "rankings", methods, models), 0
-    with _appended(file) as out:
+    with appended(file) as out:
         for model in models:
             wanted = [task for task in tasks if f"{model} {task}" not in known]
             bridge = load(model) if wanted else None
@@ -69,17 +68,6 @@ def measure_tasks(
                 add_row(out, row)
                 made += 1
     return made
-
-
-@contextmanager
-def _appended(file: Path) -> Iterator[TextIO]:
-    """A file to append to; one that got no row, as where there is no such model, is not left behind."""
-    try:
-        with file.open("a", encoding="utf-8") as out:
-            yield out
-    finally:
-        if file.is_file() and not file.stat().st_size:
-            file.unlink()
 
 
 def _measured(file: Path, of: str, methods: Sequence[str], models: Sequence[str] = ()) -> set[str]:
@@ -138,7 +126,7 @@ def measure_planted(
 ) -> int:
     """Append a row for every planted model that the file does not have."""
     known, made = _measured(file, "auroc", methods), 0
-    with file.open("a", encoding="utf-8") as out:
+    with appended(file) as out:
         for setting in settings:
             for seed in range(seeds):
                 if time.monotonic() > until:

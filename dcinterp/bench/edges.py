@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dcinterp.bench.row_file import add_row, resume_rows
+from dcinterp.bench.row_file import add_row, appended, resume_rows
 from dcinterp.bridge.protocol import Bridge, stages_of
 from dcinterp.mechanism.dataset import Question, counterfactual_prompts, read_questions
 from dcinterp.mechanism.edge_benchmark import PLANTED, TRAINED
@@ -95,7 +95,7 @@ def measure(cases: Iterable[Case], file: Path, *, slow: int = 25, until: float |
     """
     known = {row["key"] for row in resume_rows(file, NEEDED)}
     made = 0
-    with file.open("a", encoding="utf-8") as out:
+    with appended(file) as out:
         for case in cases:
             for stage in stages_of(case.bridge):
                 if until is not None and time.monotonic() > until:

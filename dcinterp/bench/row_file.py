@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -46,6 +47,18 @@ def resume_rows(file: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
     if file.exists() and file.read_bytes()[-1:] not in (b"", b"\n"):
         write_rows(file, rows)
     return rows
+
+
+@contextmanager
+def appended(file: Path) -> Iterator[TextIO]:
+    """A file that rows are added to; one that is new and got none, as where there is no such model, is not left."""
+    new = not file.exists()
+    try:
+        with file.open("a", encoding="utf-8") as out:
+            yield out
+    finally:
+        if new and file.is_file() and not file.stat().st_size:
+            file.unlink()
 
 
 def add_row(out: TextIO, row: dict[str, Any]) -> None:

@@ -139,12 +139,12 @@ def _trained_in(folder: Path) -> Path | None:
     """The model of a training run in a folder: the trained one, or its newest checkpoint."""
     if not is_run(folder):
         return None
-    steps = {
-        int(path.name.removeprefix("checkpoint-")): path
-        for path in (folder / "checkpoints").glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdecimal()
-    }
-    return folder / "model" if is_trained(folder / "model") else steps[max(steps)] if steps else None
+    from dcinterp.train.loop.checkpoints import PREFIX, steps_in
+
+    if is_trained(folder / "model"):
+        return folder / "model"
+    steps = steps_in(folder / "checkpoints")
+    return folder / "checkpoints" / f"{PREFIX}{steps[-1]}" if steps else None
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:

@@ -72,8 +72,6 @@ def _numbers(ids: Any) -> Tensor:
 
 
 def _has_bool(ids: Any) -> bool:
-    if isinstance(ids, Tensor):
-        return ids.dtype == torch.bool
     return isinstance(ids, bool) or (isinstance(ids, list | tuple) and any(map(_has_bool, ids)))
 
 

@@ -33,7 +33,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.ov_logits import MLP0, has_post_norm, ov_logits, require_tokens
 from dcinterp.mechanism.prompt import Token, head_number, layer_number, str_tokens, word_tokens
-from dcinterp.mechanism.readout import rank_of
+from dcinterp.mechanism.readout import likeliest, rank_of
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
@@ -137,16 +137,16 @@ def ov_top_tokens(
             f"For {alike} of the {len(ids)} words this head promotes no token above another: the order of their tokens "
             "is that of the vocabulary."
         )
-    top = logits.sort(descending=True, stable=True)
+    top_ids = likeliest(logits, k)
     return OVTopTokens(
         layer=layer,
         head=head,
         words=tuple(word if isinstance(word, str) else str_tokens(bridge, torch.tensor([[word]]))[0] for word in words),
-        top_tokens=tuple(str_tokens(bridge, row[None]) for row in top.indices[:, :k]),
+        top_tokens=tuple(str_tokens(bridge, row[None]) for row in top_ids),
         vocabulary=logits.shape[1],
         notes=tuple(notes),
-        top_ids=top.indices[:, :k],
-        logit=top.values[:, :k],
+        top_ids=top_ids,
+        logit=logits.gather(-1, top_ids),
         own_rank=rank_of(logits, ids),
         mlp0=mlp0,
     )

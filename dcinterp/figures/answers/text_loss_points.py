@@ -5,8 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.answers.text_loss import TextLoss
-from dcinterp.figures.base.style import SERIES, finish, interval_bars
-from dcinterp.support.text import interval_name
+from dcinterp.figures.base.style import SERIES, finish, interval_bars, interval_note
 
 RESULT = "TextLoss"
 KIND = ""
@@ -41,8 +40,8 @@ def plot(result: TextLoss, *, theme: str = "light") -> go.Figure:
             hovertemplate=f"{model}<br>%{{text}} tokens: %{{x:.3f}} nats<extra></extra>",
         )
     figure.update_layout(scattermode="group", scattergap=0.4)
-    known = f", {interval_name(result.level)} over files" if table["low"].notna().any() else ""
-    figure.update_xaxes(title=f"nats a token{known}", rangemode="tozero")
+    note = interval_note(table["low"], result.level)
+    figure.update_xaxes(title=f"nats a token{note}{' over files' * bool(note)}", rangemode="tozero")
     figure.update_yaxes(tickvals=list(range(len(rows))), ticktext=rows, range=[len(rows) - 0.5, -0.5])
     figure.update_yaxes(title="kind of token, how many")
     return finish(figure, theme, height=140 + 44 * len(rows))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_heads_over import HeadAttributionSet
-from dcinterp.figures.base.style import CONTROLS, THEMES, finish, interval_bars
+from dcinterp.figures.base.style import CONTROLS, THEMES, finish, interval_bars, interval_note
 from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.ranges import Count
-from dcinterp.support.text import counted, interval_name
+from dcinterp.support.text import counted
 
 RESULT = "HeadAttributionSet"
 KIND = "intervals"
@@ -42,7 +42,7 @@ def plot(result: HeadAttributionSet, *, theme: str = "light", shown: Count = 12)
         x=frame["mean"].tolist(),
         error_x=interval_bars(frame["mean"], frame["low"], frame["high"]),
         mode="markers",
-        name="attribution" + (f", {interval_name(result.level)}" if frame["low"].notna().any() else ""),
+        name=f"attribution{interval_note(frame['low'], result.level)}",
         marker={"size": 9, "color": THEMES[theme].text},
         hovertemplate="%{y}<br>mean score %{x:.3f}<extra></extra>",
     )

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from dcinterp.mechanism.branches import BRANCHES
-from dcinterp.support.text import SEEN
+from dcinterp.support.text import SEEN, interval_name
 
 _COLOURS = {"skip": "#8f8f8f", "qp": "#228b4e", "qg": "#7cc492", "kp": "#a03fa8", "kg": "#d59ad6"}
 
@@ -174,6 +174,11 @@ def common_layout(theme: str, height: int, title: str = "") -> dict[str, Any]:
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
     """A quiet axis for a figure that is built in one step."""
     return QUIET_AXIS | {"title": TITLE | {"text": title}} | options
+
+
+def interval_note(low: ArrayLike, level: float) -> str:
+    """What stands behind the name of values with intervals, ", 95% interval"; empty where none has one."""
+    return f", {interval_name(level)}" if np.isfinite(np.asarray(low, dtype=float)).any() else ""
 
 
 def interval_bars(values: ArrayLike, low: ArrayLike, high: ArrayLike, **look: Any) -> dict[str, Any] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.composition.composition_importance import ADDED, CompositionImportance
-from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish, interval_bars
+from dcinterp.figures.base.style import BRANCH_COLOURS, BRANCH_NAMES, THEMES, finish, interval_bars, interval_note
 from dcinterp.mechanism.objective import UNITS
-from dcinterp.support.text import counted, interval_name
+from dcinterp.support.text import counted
 
 RESULT = "CompositionImportance"
 KIND = ""
@@ -38,7 +38,7 @@ def plot(result: CompositionImportance, *, theme: str = "light") -> go.Figure:
         y=total,
         error_y=interval_bars(total, result.low.flatten(), result.high.flatten()),
         mode="markers",
-        name="together" + (f", {interval_name(result.level)}" if result.n > 1 else ""),
+        name=f"together{interval_note(result.low, result.level)}",
         marker={"symbol": "diamond", "size": 9, "color": colours.selected},
         hovertemplate="layer %{x}<br>together %{y:.3f}<extra></extra>",
     )

@@ -37,12 +37,12 @@ def plot(result: TrainingEdges, *, theme: str = "light", edges: Count = 6, check
     for place in places:
         if not result.has_start[place]:  # a curve may rise in one step to what is not shown to be above zero
             name = edge_name(result.edges[place])
-            figure.update_traces(
-                {"marker_symbol": "diamond-open", "name": f"step of {name}, not shown to matter"},
-                selector={"name": f"start of {name}"},
-            )
-            said = f"{name}: a step at %{{x:,}}, to an effect that is not shown<extra></extra>"
-            figure.update_traces({"hovertemplate": said}, selector={"name": f"step of {name}, not shown to matter"})
+            unsure = {
+                "marker_symbol": "diamond-open",
+                "name": f"step of {name}, not shown to matter",
+                "hovertemplate": f"{name}: a step at %{{x:,}}, to an effect that is not shown<extra></extra>",
+            }
+            figure.update_traces(unsure, selector={"name": f"start of {name}"})
     return figure
 
 
