@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms
+from dcinterp.analysis.training.compare_arms import ArmComparison, arms_of, compare_arms, seeds_of
 from dcinterp.evidence.intervals import brackets, interval_text, one_by_one
 from dcinterp.evidence.multiplier import multiplier_verdict
 from dcinterp.evidence.verdict_words import (
@@ -109,11 +109,12 @@ def verdict_lines(experiment: Experiment) -> list[str]:
         each.name: f" With other seeds: {each.found}, {each.word}{LOST * lost}{AGAINST * each.at_an_edge}."
         for each, lost in again.verdicts
     }
-    lines = [each.line + beside.get(each.name, "") for each in _verdicts(experiment, about)]
+    verdicts = _verdicts(experiment, about)
+    lines = [each.line + beside.get(each.name, "") for each in verdicts]
     if experiment.claim is not None:
         too = f" With other seeds: {again.claim}." if again.claim else ""
         lines.append(_claim_line(experiment, experiment.claim, about) + too)
-    return lines + [each.line for each in _families(experiment, about) if each.stays]
+    return lines + [each.line for each in _families(experiment, about, verdicts) if each.stays]
 
 
 def required_replication(folder: Path) -> Experiment:
@@ -140,7 +141,7 @@ def replication(experiment: Experiment) -> Experiment | None:
         return None
     again = read_experiment(experiment.folder, table=table)
     try:
-        seeds = arms_of(again).seeds
+        seeds = seeds_of(again)
     except NoRunsYet:
         return None
     if same := sorted(set(seeds) & set(experiment.seeds)):
@@ -285,8 +286,9 @@ def _made(experiment: Experiment, about: Compared) -> str:
 
 def _corrections(experiment: Experiment, about: Compared) -> list[tuple[Verdict, bool]]:
     """Every verdict, and whether it would be open if it were corrected for the others of its family."""
-    lost = [name for family in _families(experiment, about) for name in family.lost]
-    return [(each, each.name in lost) for each in _verdicts(experiment, about)]
+    verdicts = _verdicts(experiment, about)
+    lost = [name for family in _families(experiment, about, verdicts) for name in family.lost]
+    return [(each, each.name in lost) for each in verdicts]
 
 
 def _brief(verdict: Verdict, lost: bool) -> str:
@@ -356,7 +358,7 @@ class _Family(NamedTuple):
         return f"Corrected for being {self.what} (Bonferroni: {level}), {'; '.join(said)}."
 
 
-def _families(experiment: Experiment, about: Compared) -> list[_Family]:
+def _families(experiment: Experiment, about: Compared, verdicts: Iterable[Verdict]) -> list[_Family]:
     """The hypotheses besides the claim, with that on a multiplier; and those that the claim names, if it is not made.
 
     A claim that is made asks for all of its hypotheses together, which needs no correction.
@@ -365,7 +367,7 @@ def _families(experiment: Experiment, about: Compared) -> list[_Family]:
     named = () if claim is None else (*claim.needs, *claim.same)
     besides = [each for each in about if each[0].name not in named]
     tests = len(besides) + (experiment.multiplier is not None)
-    stays = _multiplier_stays(experiment, tests) | _stay(experiment, besides, tests)
+    stays = _multiplier_stays(experiment, tests, verdicts) | _stay(experiment, besides, tests)
     found = [_Family(tests, stays, f"{tests} tests")]
     if claim is not None and _against(experiment, claim, about):
         own = [each for each in about if each[0].name in named]
@@ -374,9 +376,10 @@ def _families(experiment: Experiment, about: Compared) -> list[_Family]:
     return [each for each in found if each.tests > 1]
 
 
-def _multiplier_stays(experiment: Experiment, tests: int) -> dict[str, bool]:
+def _multiplier_stays(experiment: Experiment, tests: int, verdicts: Iterable[Verdict]) -> dict[str, bool]:
     """As `_stay`, of the hypothesis on a multiplier."""
-    if experiment.multiplier is None or multiplier_verdict(experiment).word not in (SUPPORTED, REFUTED):
+    concluded = [each.name for each in verdicts if each.word in (SUPPORTED, REFUTED)]
+    if experiment.multiplier is None or experiment.multiplier.name not in concluded:
         return {}
     corrected = multiplier_verdict(experiment, family_level(tests))
     return {experiment.multiplier.name: corrected.word in (SUPPORTED, REFUTED)}

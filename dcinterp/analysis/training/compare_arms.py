@@ -171,14 +171,7 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
     measure, baseline = measure or next(iter(experiment.measures)), baseline or experiment.baseline
     if baseline not in experiment.arms:
         raise UserError(f"The experiment has no arm {baseline!r}; {nearest(baseline, experiment.arms)}")
-    arms, rows = list(experiment.arms), _finished(experiment, measure)
-    _require_numbers(experiment, rows, measure)
-    rows = rows.assign(**{measure: pd.to_numeric(rows[measure])})  # a row that does not count may have had text
-    wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=arms).dropna(axis=1)
-    if not wide.shape[1]:
-        raise NoRunsYet(
-            f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
-        )
+    arms, (rows, wide) = list(experiment.arms), _by_seed(experiment, measure)
     planned, draws = experiment.planned(rows["recipe.seed"].astype(int)), experiment.draws
     values = torch.tensor(wide.to_numpy(float))
     share = is_share(measure)
@@ -208,6 +201,24 @@ def arms_of(experiment: Experiment, measure: str | None = None, baseline: str | 
         flops=torch.tensor(facts["flops"].to_numpy(float)),
         draws=draws,
     )
+
+
+def seeds_of(experiment: Experiment) -> tuple[int, ...]:
+    """The seeds of which `arms_of` compares the arms by the primary measure; raises as it does."""
+    return tuple(int(seed) for seed in _by_seed(experiment, next(iter(experiment.measures)))[1].columns)
+
+
+def _by_seed(experiment: Experiment, measure: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The final runs that count, and their measure: a row an arm, a column a seed that has one of every arm."""
+    rows = _finished(experiment, measure)
+    _require_numbers(experiment, rows, measure)
+    rows = rows.assign(**{measure: pd.to_numeric(rows[measure])})  # a row that does not count may have had text
+    wide = rows.pivot_table(index="arm", columns="recipe.seed", values=measure).reindex(index=list(experiment.arms))
+    if not (wide := wide.dropna(axis=1)).shape[1]:
+        raise NoRunsYet(
+            f"No seed of {experiment.folder} has a run of every arm yet; go on with `dcinterp experiment run`."
+        )
+    return rows, wide
 
 
 def is_share(measure: str) -> bool:

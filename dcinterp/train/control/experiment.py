@@ -325,7 +325,8 @@ class Experiment:
                 f"No row of {self.table} is a run of {self.folder}: it is the table of another experiment, or of other "
                 "arms and values than the file has now; give another --table, or move it away."
             )
-        for row in table.loc[names.index].to_dict("records"):
+        read = table.columns.intersection(["stage", "arm", "name", *SEEDED, *self.tuning_keys])
+        for row in table.loc[names.index, read].to_dict("records"):
             name, _, seed = row["name"].rpartition("=")
             if f"{name}=" not in named or not seed.isdigit():
                 continue  # of another arm or search: it does not count
@@ -413,7 +414,7 @@ class Experiment:
             hypothesis: whose difference was measured.
             side: of zero where its interval lies, 1 or -1; 0 where there is no verdict.
         """
-        if not self.measure_best or not side:
+        if not self.measure_best or not side or not self.tuning_keys:
             return []
         worse = hypothesis.baselines if (side > 0) == (self.measure_best == "highest") else hypothesis.arms
         return [arm for arm in self.chosen_at_an_edge(read_table(self)) if arm in worse]
