@@ -55,7 +55,10 @@ for number, name in enumerate(models.known()):
             )
 
 with st.expander("Ways of composing heads that the workbench knows"):
-    st.caption("A' = M A: the composed attention of all heads at one pair of tokens is a map M over heads times A.")
+    st.caption(
+        "A' = A M: the composed attention of all heads at one pair of tokens is A times a map M over heads (row: the "
+        "head that computed it, column: the head that uses it)."
+    )
     st.table([dict(zip(MECHANISM_COLUMNS, row, strict=True)) for row in mechanism_rows()])
 
 st.subheader("Open another model", anchor=False)

@@ -83,8 +83,8 @@ class Place:
 class Mechanism:
     """A row of the table of mechanisms (`registry.mechanism_rows`).
 
-    title: what papers call it; formula: A' of one pair of positions; head_map: what M is in A' = M A; released:
-    checkpoints with it, and whether they load here.
+    title: what papers call it; formula: A' of one pair of positions; head_map: what M is in A' = A M,
+    [head_from, head_to]; released: checkpoints with it, and whether they load here.
     """
 
     title: str

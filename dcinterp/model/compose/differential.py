@@ -41,7 +41,7 @@ class DifferentialCompose(Composer):
     MECHANISM: ClassVar[Mechanism | None] = Mechanism(
         "differential attention",
         "A'[h] = A'[h+H/2] = A[h] - λ A[h+H/2], then a norm over the pair's output",
-        "[[1, -λ], [1, -λ]] for every pair, the same for all tokens",
+        "[[1, 1], [-λ, -λ]] for every pair, the same for all tokens",
         "layout `diffllama` of transformers, loaded",
     )
     STAGES: ClassVar[tuple[str, ...]] = ("post",)

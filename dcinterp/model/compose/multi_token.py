@@ -50,7 +50,7 @@ class MultiTokenCompose(Composer):
     how: ClassVar[str] = "by convolutions over queries, keys and heads"
     MECHANISM: ClassVar[Mechanism | None] = Mechanism(
         "multi-token attention",
-        "A'[t, s] = W_b Σ_ij θ[i, j] A[t-i, s-j], before the softmax; A' = A W_b after it",
+        "A'[t, s] = (Σ_ij θ[i, j] A[t-i, s-j]) W_b, before the softmax; A' = A W_b after it",
         "learned, in groups of heads; O_kq beside it reads other pairs",
     )
     OPTIONS: ClassVar[Mapping[str, Any]] = {"queries": 6, "keys": 11, "norm": False}
