@@ -321,7 +321,7 @@ def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:
     if given.get("jobs") is not None and given.get("engine") is None:
         raise UserError("--jobs is the number of workers of --engine dask; give that too.")
     if given.get("engine") is not None and given.get("device") is not None:
-        raise UserError("Workers of an engine compute on their own devices; leave --device or --engine out.")
+        raise UserError("Workers of an engine compute on their CPUs; leave --device or --engine out.")
     figure, kind = given["figure"], given["figure_kind"]
     require_figure_place(figure)
     if figure is not None and not figure_kinds(entry):

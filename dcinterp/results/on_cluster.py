@@ -7,25 +7,32 @@ what it was making, which goes to another. What comes back is read with pickle, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future, as_completed
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dcinterp.checkpoints.load import load
+from dcinterp.checkpoints.names import OWN, PLANTED, shipped_models
 from dcinterp.results.registry import ANALYSES
-from dcinterp.support.cluster import cluster
+from dcinterp.support.cluster import SCHEDULER_GONE, cluster, lost_scheduler, wait_for_workers
 from dcinterp.support.errors import UserError
+from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, Unit, silent
+from dcinterp.support.source_commit import source_commit
 
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
 
 ENGINE = "dask"
 RETRIES = 3
+MODELS = ("other",)
+"""Arguments that name a further model."""
 CHUNKS = 4
 """That a worker gets, one after the other: many enough that none waits long for the last."""
 
@@ -45,8 +52,35 @@ class Work:
 
     def run(self, progress: Progress) -> Result:
         """The analysis from its beginning; a process reads the model once."""
-        bridge = _model(self.model, self.dtype, self.tokenizer)
+        bridge = _model(self.model, self.dtype, self.tokenizer, _stamp(self.model))
         return ANALYSES[self.analysis].function(bridge, **self.arguments, progress=progress)
+
+    @property
+    def from_anywhere(self) -> Work:
+        """The same with whole paths, as workers may have been started in other folders."""
+        arguments = dict(self.arguments)
+        for name in MODELS:
+            if arguments.get(name):
+                arguments[name] = _from_anywhere(arguments[name])
+        text = arguments.get("text")
+        if text and not _is_packages(text) and path_of(text).exists():
+            arguments["text"] = str(path_of(text).absolute())
+        tokenizer = self.tokenizer and _from_anywhere(self.tokenizer)
+        return replace(self, model=_from_anywhere(self.model), arguments=arguments, tokenizer=tokenizer)
+
+
+def _from_anywhere(model: str) -> str:
+    """The name of a model; of a folder or file that is here, with its whole path."""
+    name = model.removeprefix(OWN)
+    if name in shipped_models() or name.startswith(PLANTED) or not path_of(name).exists():
+        return model
+    return f"{OWN * model.startswith(OWN)}{path_of(name).absolute()}"
+
+
+def _is_packages(text: str) -> bool:
+    from dcinterp.train.data.files_by_hash import is_packages  # not for the help
+
+    return is_packages(text)
 
 
 def analyse_on(engine: str, work: Work, *, jobs: int = 2, progress: Progress = silent) -> Result:
@@ -61,13 +95,14 @@ def analyse_on(engine: str, work: Work, *, jobs: int = 2, progress: Progress = s
     Raises:
         UserError: the analysis is not one of units, there is no such engine, or as the analysis raises.
     """
-    entry, (kind, _, address) = ANALYSES[work.analysis], engine.partition(":")
-    if kind != ENGINE:
+    entry, (kind, colon, address) = ANALYSES[work.analysis], engine.partition(":")
+    if kind != ENGINE or (colon and not address):
         raise UserError(f"There is no engine {engine!r} for analyses; choose dask, or dask:ADDRESS of a scheduler.")
     if not entry.in_units:
         raise UserError(f"{entry.title} does not go over examples, so there is nothing to hand out; leave engine out.")
     with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
-        return work.run(Handing(pool, max(1, len(client.ncores())), work, progress))
+        workers = wait_for_workers(client, lambda said: progress(0, 0, said)) if address else jobs
+        return work.run(Handing(pool, workers, work, progress))
 
 
 class Handing:
@@ -84,22 +119,61 @@ class Handing:
         names = [name for name, _ in units]
         total = before + len(names) + later
         parts = list(_parts(names, CHUNKS * self.workers))
-        waiting = [self.pool.submit(make_units, self.work, self.known, part) for part in parts]
+        there, code = self.work.from_anywhere, own_code()
+        waiting = [self.pool.submit(make_units, there, self.known, code, part) for part in parts]
         found: dict[str, Any] = {}
         try:
             self.progress(before, total, "workers begin")
             for part in as_completed(waiting):
-                found |= part.result()
+                found |= _units_of(part)
                 self.progress(before + len(found), total, "on workers")
         finally:
             for part in waiting:
                 part.cancel()
         self.known |= found
+        if missing := [name for name in names if name not in found]:
+            raise UserError(
+                f"The workers have no {missing[0]!r}, which is here; they must see the same model and files as this "
+                "machine, under the same paths."
+            )
         return [found[name] for name in names]
 
 
-def make_units(work: Work, known: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """What some units of an analysis find; runs in a worker."""
+def _units_of(part: Future[dict[str, Any]]) -> dict[str, Any]:
+    """What a worker found.
+
+    Raises:
+        UserError: the cluster has ended, or its workers have.
+    """
+    try:
+        return part.result()
+    except UserError:
+        raise
+    except Exception as error:
+        if lost_scheduler(error):
+            raise UserError(SCHEDULER_GONE) from error
+        if type(error).__name__ == "KilledWorker":
+            raise UserError(
+                f"Several workers died with the same part of the work ({error}), as where memory runs out; give them "
+                "more, or fewer examples."
+            ) from error
+        raise
+
+
+def own_code() -> str:
+    """What numbers are computed by: versions, and the commit where it is known."""
+    version = sys.modules["dcinterp"].__version__
+    return ", ".join(filter(None, [f"dcinterp {version}", source_commit(), f"torch {torch.__version__}"]))
+
+
+def make_units(work: Work, known: Mapping[str, Any], code: str, wanted: Sequence[str]) -> dict[str, Any]:
+    """What some units of an analysis find; runs in a worker.
+
+    Raises:
+        UserError: the worker has other code than the process that asks, whose `own_code` is given.
+    """
+    if code != own_code():
+        raise UserError(f"A worker has {own_code()}, and this machine {code}; give both the same environment.")
     torch.set_num_threads(1)
     try:
         work.run(Making(known, frozenset(wanted)))
@@ -132,8 +206,16 @@ class Making:
 
 
 @lru_cache(maxsize=1)
-def _model(name: str, dtype: str | None, tokenizer: str | None) -> Any:
+def _model(name: str, dtype: str | None, tokenizer: str | None, stamp: object) -> Any:
+    """A model that the process reads once; `stamp` changes with its files."""
     return load(name, dtype=getattr(torch, dtype) if dtype else None, tokenizer=tokenizer)
+
+
+def _stamp(name: str) -> tuple[tuple[str, int], ...]:
+    """When the files of a model's folder were written; nothing of other names."""
+    place = Path(name.removeprefix(OWN))
+    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
+    return tuple((str(file), file.stat().st_mtime_ns) for file in files)
 
 
 def _parts(names: Sequence[str], count: int) -> Iterator[list[str]]:

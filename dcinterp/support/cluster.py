@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from dcinterp.support.errors import UserError
 POLL_SECONDS = 0.5
 CONNECT_SECONDS = 30.0
 """That a scheduler may take to start: in a Slurm job it starts beside the work."""
+SETTLED_SECONDS = 2.0
+"""Without a further worker, after which those that are there are counted: a job starts its workers one by one."""
+NO_WORKER = "no worker has come to the cluster yet"
+SCHEDULER_GONE = "The scheduler of the cluster is gone; start one with workers, and give the same command again."
 LEAVE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 """Run by workers of this machine, whom Ctrl-C of a terminal reaches too: who waits for them would wait for ever."""
 
@@ -53,3 +58,38 @@ def cluster(address: str, jobs: int) -> Iterator[Any]:
         ) from error
     with client:
         yield client
+
+
+def lost_scheduler(error: BaseException) -> bool:
+    """Whether work that nobody cancelled ended because the scheduler did."""
+    return type(error).__name__ in ("CancelledError", "FutureCancelledError", "FuturesCancelledError")
+
+
+def wait_for_workers(client: Any, tell: Callable[[str], None]) -> int:
+    """How many workers the cluster of a client has, once one has come and no further one comes for a moment.
+
+    Args:
+        client: what `cluster` gave.
+        tell: given a line on how many have come, again and again; it may raise to give up.
+    """
+    count, since = 0, time.monotonic()
+    while not count or time.monotonic() - since < SETTLED_SECONDS:
+        tell(f"{count} worker{'s have' if count > 1 else ' has'} come" if count else NO_WORKER)
+        time.sleep(POLL_SECONDS)
+        if (now := len(client.ncores())) != count:
+            count, since = now, time.monotonic()
+    return count
+
+
+def require_seen(client: Any, folder: Path) -> None:
+    """Refuse a cluster with workers that do not see a folder of this machine.
+
+    Raises:
+        UserError: there is such a worker; the message names it.
+    """
+    seen: dict[str, bool] = client.run(os.path.isdir, str(folder))
+    if blind := sorted(worker for worker, there in seen.items() if not there):
+        raise UserError(
+            f"{len(blind)} of the {len(seen)} workers do not see {folder}, such as {blind[0]}; start workers where it "
+            "has the same path, and end the others."
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from concurrent.futures import Executor, Future
+import os
+from concurrent.futures import CancelledError, Executor, Future
 from typing import Any
 
 import cloudpickle
@@ -14,7 +15,7 @@ import torch
 
 import dcinterp
 from dcinterp.results import on_cluster
-from dcinterp.results.on_cluster import Handing, Work, analyse_on
+from dcinterp.results.on_cluster import Handing, Work, analyse_on, make_units
 from dcinterp.results.registry import ANALYSES
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
@@ -43,11 +44,15 @@ class Apart(Executor):
             future.set_result(cloudpickle.loads(cloudpickle.dumps(fn(*args, **kwargs))))
 
 
+class KilledWorker(Exception):
+    """As Dask's is called."""
+
+
 @pytest.fixture
 def tiny(make_bridge, monkeypatch) -> Any:
     """A model that every worker finds under any name."""
     bridge = make_bridge(num_hidden_layers=1)
-    monkeypatch.setattr(on_cluster, "_model", lambda name, dtype, tokenizer: bridge)
+    monkeypatch.setattr(on_cluster, "_model", lambda name, dtype, tokenizer, stamp: bridge)
     return bridge
 
 
@@ -132,6 +137,65 @@ def test_cancelling_ends_what_waits(tiny):
 def test_what_cannot_be_handed_out_is_refused(engine, analysis, says):
     with pytest.raises(UserError, match=says):
         analyse_on(engine, Work(analysis, "dcformer++", {}))
+
+
+def test_workers_get_whole_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "other", "texts", "words"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "python").mkdir()
+    (tmp_path / "dcformer++").mkdir()
+    work = Work("text_loss", "own:mine", {"text": "texts", "other": "other", "files": 2}, tokenizer="words")
+    there = work.from_anywhere
+    assert there.model == f"own:{tmp_path / 'mine'}"
+    assert there.arguments == {"text": str(tmp_path / "texts"), "other": str(tmp_path / "other"), "files": 2}
+    assert there.tokenizer == str(tmp_path / "words")
+    named = Work("text_loss", "dcformer++", {"text": "python"})
+    assert named.from_anywhere == named, "names come before folders"
+    hub = Work("text_loss", "EleutherAI/pythia-70m", {"other": ""})
+    assert hub.from_anywhere == hub
+
+
+def test_a_worker_with_other_code_is_refused(tiny):
+    work = Work("text_loss", "tiny", arguments("text_loss"))
+    with pytest.raises(UserError, match=r"A worker has dcinterp .*, and this machine dcinterp 0\.0; give"):
+        make_units(work, {}, "dcinterp 0.0", ["a.py"])
+
+
+def test_files_that_only_this_machine_has_are_named(tiny):
+    class Blind(Apart):
+        def work(self) -> None:
+            for future, _ in self.waiting:
+                future.set_result({})
+            self.waiting = []
+
+    pool, work = Blind(), Work("text_loss", "tiny", arguments("text_loss"))
+    with pytest.raises(UserError, match=r"The workers have no '.*', which is here; they must see the same model"):
+        work.run(Handing(pool, 1, work, lambda *_: pool.work()))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [(CancelledError(), "The scheduler of the cluster is gone"), (KilledWorker("part 1"), "Several workers died")],
+)
+def test_a_cluster_that_ends_says_so(tiny, error, says):
+    class Ended(Apart):
+        def work(self) -> None:
+            for future, _ in self.waiting:
+                future.set_exception(error)
+            self.waiting = []
+
+    pool, work = Ended(), Work("text_loss", "tiny", arguments("text_loss"))
+    with pytest.raises(UserError, match=says):
+        work.run(Handing(pool, 1, work, lambda *_: pool.work()))
+
+
+def test_a_model_that_was_written_anew_is_read_anew(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    before = on_cluster._stamp(str(tmp_path))
+    os.utime(tmp_path / "config.json", ns=(1, 1))
+    assert on_cluster._stamp(str(tmp_path)) != before
+    assert on_cluster._stamp("dcformer++") == ()
 
 
 @pytest.mark.slow

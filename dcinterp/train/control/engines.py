@@ -9,7 +9,7 @@
 
 Every worker must see the folder of the sweep under the same path, since runs, checkpoints and the table are files, and
 the one that it was started in where a config has a relative path. A worker that dies loses nothing: its runs go to
-another, which goes on at their last checkpoint.
+another, which goes on at their last checkpoint. Each run is one process, whatever launcher started the worker.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dcinterp.support.cluster import cluster
+from dcinterp.support.cluster import cluster, require_seen, wait_for_workers
 from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress, silent
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
 
@@ -34,22 +35,34 @@ LOCAL, DASK, STACKED = "local", "dask", "stacked"
 POLL_SECONDS = 0.5
 ORPHAN_SECONDS = 120.0
 """How long a run of a worker that died may take to stop at a checkpoint."""
+BLIND_SECONDS = 30.0
+"""That a worker which does not see a run waits before it says so: it would take all runs before others have time."""
 RETRIES = 3
 STOPPED = "stopped"
+LAUNCHED = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_")
+"""Variables by which launchers such as srun tell a process that it is one of several; a run is none of them."""
+LAUNCHED_ONE = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+DASKS_TRIM = {"MALLOC_TRIM_THRESHOLD_": "65536"}
+"""What Dask sets for its workers, and what would keep a run from keeping the memory that its tensors free."""
 
 
 @contextmanager
-def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
+def open_engine(engine: str, jobs: int, folder: Path | None = None, progress: Progress = silent) -> Iterator[Executor]:
     """What runs `train_there` or `train_stack_there`, one after another; what waits when the block ends is dropped.
 
     Args:
         engine: as above.
         jobs: runs at a time, of the local ones; a cluster that runs already has as many as its workers' threads.
+        folder: that all workers must see.
+        progress: called while no worker of a cluster has come.
 
     Raises:
-        UserError: there is no such engine or device, Dask is not installed, or no scheduler answers at the address.
+        UserError: there is no such engine or device, Dask is not installed, no scheduler answers at the address, or a
+            worker does not see the folder.
     """
-    kind, _, address = engine.partition(":")
+    kind, colon, address = engine.partition(":")
+    if kind == DASK and colon and not address:
+        raise UserError("The engine 'dask:' has no address; give that of a scheduler or its file, or dask alone.")
     if kind == STACKED:
         _require_device(address)
     if (kind == LOCAL and not address) or kind == STACKED:
@@ -64,6 +77,10 @@ def open_engine(engine: str, jobs: int) -> Iterator[Executor]:
             f"There is no engine {engine!r}; choose local, stacked:cuda, dask, or dask:ADDRESS of a scheduler."
         )
     with cluster(address, jobs) as client:
+        if address:
+            wait_for_workers(client, lambda said: progress(0, 0, said))
+        if folder is not None:
+            require_seen(client, folder.absolute())
         remote = client.get_executor(retries=RETRIES, pure=False)
         try:
             yield remote
@@ -94,10 +111,16 @@ def train_there(config: str, log: str, folder: str, stop: str, working: str | No
     Returns:
         The sentence that says why it failed; empty when it is done.
     """
+    blind = ""
     if not Path(config).is_file():
-        return f"the worker does not see {config}; all workers must see the folder of the sweep under one path"
-    if working is not None and not Path(working).is_dir():
-        return f"the worker does not see {working}, from where the sweep was started; start it where all workers see it"
+        blind = f"the worker does not see {config}; all workers must see the folder of the sweep under one path"
+    elif working is not None and not Path(working).is_dir():
+        blind = (
+            f"the worker does not see {working}, from where the sweep was started; start it where all workers see it"
+        )
+    if blind:
+        time.sleep(BLIND_SECONDS)
+        return blind
     _let_orphan_end(Path(folder))
     return _run([sys.executable, "-m", "dcinterp", "train", config, "--resume"], log, stop, working)
 
@@ -119,20 +142,31 @@ def train_stack_there(configs: list[str], log: str, folders: list[str], stop: st
 
 
 def _run(command: list[str], log: str, stop: str, working: str | None = None) -> str:
-    if Path(stop).exists():
+    if _is_there(stop):
         return STOPPED
     before = Path(log).stat().st_size if Path(log).is_file() else 0
     with Path(log).open("ab") as file:
         child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=_environment(), cwd=working)
-        while (code := child.poll()) is None:
-            if Path(stop).exists():
-                child.terminate()
-            time.sleep(POLL_SECONDS)
+        try:
+            while (code := child.poll()) is None:
+                if _is_there(stop):
+                    child.terminate()
+                time.sleep(POLL_SECONDS)
+        except BaseException:  # nobody would watch it
+            child.terminate()
+            raise
     if code < 0:
         killed = signal.Signals(-code).name
         hint = ", as where memory runs out" if killed == "SIGKILL" else ""
-        return STOPPED if Path(stop).exists() else f"was killed ({killed}{hint}); see {log}"
+        return STOPPED if _is_there(stop) else f"was killed ({killed}{hint}); see {log}"
     return "" if code == 0 else _last_words(Path(log), before) or f"ended with code {code}; see {log}"
+
+
+def _is_there(stop: str) -> bool:
+    """Whether the file is there that stops runs; while a shared disk does not answer, it is not."""
+    with suppress(OSError):
+        return Path(stop).exists()
+    return False
 
 
 def _let_orphan_end(folder: Path) -> None:
@@ -154,4 +188,10 @@ def _environment() -> dict[str, str]:
     """The same dcinterp in the child as here, wherever it is started, and no child that outlives this process."""
     here = str(Path(__file__).parents[3])
     paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    return os.environ | {"PYTHONPATH": paths, PARENT: str(os.getpid())}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(LAUNCHED) and name not in LAUNCHED_ONE and DASKS_TRIM.get(name) != value
+    }
+    # Safe: with -m Python would take the dcinterp of the folder that it is started in, where there is one.
+    return kept | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", PARENT: str(os.getpid())}

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -134,7 +135,12 @@ def _take(handle: int, folder: Path, way_out: str) -> None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.05)
-        except OSError:  # a file system without locks: as on Windows
+        except OSError as error:  # as on Windows
+            warnings.warn(
+                f"{folder} is on a disk without locks ({error.strerror}): that another process trains in it is not "
+                "seen, so start no second one there.",
+                stacklevel=4,
+            )
             return
         else:
             return

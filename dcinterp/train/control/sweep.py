@@ -33,6 +33,8 @@ from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import preset
+from dcinterp.support.cluster import SCHEDULER_GONE, lost_scheduler
+from dcinterp.support.cores import available_cores
 from dcinterp.support.errors import UserError, nearest, shortened
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.paths import path_of
@@ -190,7 +192,11 @@ def _run_sweep(
     written()
     progress(done, len(sweep.runs), f"{done} finished before")
     # The pool waits for its runs as it closes, and they read shared documents until they have ended.
-    with _stop_file(sweep.output) as stop, ExitStack() as held, open_engine(engine, jobs) as pool:
+    with (
+        _stop_file(sweep.output) as stop,
+        ExitStack() as held,
+        open_engine(engine, jobs, sweep.output, progress) as pool,
+    ):
         pending: dict[Future[str], list[SweepRun]] = {}
         try:
             kind, _, device = engine.partition(":")
@@ -199,7 +205,7 @@ def _run_sweep(
                 from dcinterp.train.data.made_documents import make_documents
 
                 documents = held.enter_context(_documents(sweep.output))
-                make_documents([run.config for run in waiting], documents, os.cpu_count() or 1, progress)
+                make_documents([run.config for run in waiting], documents, available_cores(), progress)
                 pending = {
                     _submit_stack(pool, runs, sweep.output, stop, documents, device): runs for runs in stacks(waiting)
                 }
@@ -545,10 +551,16 @@ def stacks(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
 
 
 def _outcome(future: Future[str]) -> str:
-    """What `train_there` said; of a worker that died too often, that it did."""
+    """What `train_there` said; of a worker that died too often, that it did.
+
+    Raises:
+        UserError: the scheduler is gone, and all runs with it; they go on at their last checkpoints.
+    """
     try:
         return future.result()
     except Exception as error:
+        if lost_scheduler(error):
+            raise UserError(SCHEDULER_GONE) from error
         return f"its worker ended ({type(error).__name__}: {error})"
 
 

@@ -380,11 +380,21 @@ class Stack:
         return folders
 
 
+LAST_SECONDS = 60
+"""That a worker goes on after a request to end."""
+
+
 def _leave_signals(_worker: int) -> None:
-    """Ctrl-C of a terminal reaches the workers too, and it is the stack that ends them, after its checkpoint."""
+    """Ctrl-C of a terminal reaches the workers too, and it is the stack that ends them, after its checkpoint.
+
+    So do requests to end that go to all processes of a job, as Slurm's do; the stack, which would lose its last steps
+    with the worker, asks for the end by the same signal if the worker does not end by itself.
+    """
     for name in SIGNALS:
         if (number := getattr(signal, name, None)) is not None:
-            signal.signal(number, signal.SIG_DFL if name == "SIGTERM" else signal.SIG_IGN)
+            signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(LAST_SECONDS))
 
 
 def main() -> None:

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dcinterp.support.cluster import require_seen, wait_for_workers
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Cancelled
-from dcinterp.train.control.engines import open_engine, train_there
+from dcinterp.train.control.engines import _environment, _is_there, open_engine, train_there
 from dcinterp.train.control.run_lock import lock_holder, lock_run
 from dcinterp.train.control.signals import interrupt_on_signals
 from dcinterp.train.control.sweep import LOCK, Sweep, make_run, results, run_sweep
@@ -37,6 +40,12 @@ CONFIG = {
     "log_every": 20,
 }
 COLUMNS = ["name", "status", "steps", "tokens", "loss", "accuracy 1 seen", "parameters", "flops"]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """A worker that does not see a run says so at once."""
+    monkeypatch.setattr("dcinterp.train.control.engines.BLIND_SECONDS", 0.0)
 
 
 def sweep(folder: Path, seeds=(0, 1)) -> Sweep:
@@ -191,6 +200,7 @@ def test_a_run_sees_relative_paths_from_where_its_sweep_was_started(tmp_path, mo
         ("stacked:abacus", "The engine 'stacked:abacus' names no device"),
         ("stacked:cuda", "The engine 'stacked:cuda' needs a GPU"),
         ("local:2", "There is no engine 'local:2'"),
+        ("dask:", "The engine 'dask:' has no address"),
         ("dask:tcp://127.0.0.1:9", "No Dask scheduler answers at tcp://127.0.0.1:9"),
         ("dask:nowhere/scheduler.json", "No Dask scheduler answers at nowhere/scheduler.json"),
     ],
@@ -209,6 +219,84 @@ def test_a_scheduler_that_cannot_be_read_is_named(monkeypatch):
     monkeypatch.setattr("distributed.Client", connect)
     with pytest.raises(UserError, match=r"answers at tls://host:1 \(no certificate\)"):
         open_engine("dask:tls://host:1", 1).__enter__()
+
+
+class Workers:
+    """A client of a cluster whose workers come one after another."""
+
+    def __init__(self, counts: list[int], seen: dict[str, bool] | None = None) -> None:
+        self.counts, self.seen = counts, seen or {}
+
+    def ncores(self) -> dict[str, int]:
+        count = self.counts.pop(0) if len(self.counts) > 1 else self.counts[0]
+        return {f"worker {number}": 1 for number in range(count)}
+
+    def run(self, function, *args):
+        return self.seen
+
+
+def test_workers_are_counted_when_no_further_one_comes(monkeypatch):
+    monkeypatch.setattr("dcinterp.support.cluster.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("dcinterp.support.cluster.SETTLED_SECONDS", 0.1)
+    said = []
+    assert wait_for_workers(Workers([0, 0, 1, 1, 3]), said.append) == 3
+    assert said[0] == "no worker has come to the cluster yet"
+    assert "1 worker has come" in said
+    assert said[-1] == "3 workers have come"
+
+
+def test_workers_that_do_not_see_the_folder_are_named(tmp_path):
+    require_seen(Workers([2], {"tcp://a:1": True, "tcp://b:1": True}), tmp_path)
+    with pytest.raises(UserError, match=r"1 of the 2 workers do not see .*, such as tcp://b:1; start workers where"):
+        require_seen(Workers([2], {"tcp://a:1": True, "tcp://b:1": False}), tmp_path)
+
+
+def test_a_scheduler_that_is_gone_is_no_failure_of_a_run(tmp_path, monkeypatch):
+    """Its runs go on when the command is given again."""
+    planned = sweep(tmp_path)
+
+    class Gone(ThreadPoolExecutor):
+        def submit(self, *_args, **_kwargs):
+            future: Future[str] = Future()
+            future.set_exception(CancelledError())
+            return future
+
+    @contextmanager
+    def gone(*_):
+        yield Gone(1)
+
+    monkeypatch.setattr("dcinterp.train.control.sweep.open_engine", gone)
+    with pytest.raises(UserError, match="The scheduler of the cluster is gone; start one"):
+        run_sweep(planned)
+    assert results(planned)["status"].tolist() == ["waiting", "waiting"]
+    assert (tmp_path / "results.csv").read_text().count("waiting") == 2
+
+
+def test_a_run_is_one_process_of_this_dcinterp_whatever_started_the_worker(tmp_path, monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "8")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    monkeypatch.setenv("PMIX", "kept")
+    (tmp_path / "dcinterp").mkdir()
+    (tmp_path / "dcinterp" / "__init__.py").write_text("raise SystemExit('of the folder it is started in')")
+    environment = _environment()
+    dropped = {"PMI_SIZE", "OMPI_COMM_WORLD_RANK", "WORLD_SIZE", "MALLOC_TRIM_THRESHOLD_"}
+    assert not dropped & set(environment)
+    assert environment["PMIX"] == "kept"
+    command = [sys.executable, "-m", "dcinterp", "--version"]
+    ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "dcinterp" in ran.stdout
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert _environment()["MALLOC_TRIM_THRESHOLD_"] == "131072", "somebody's own"
+
+
+def test_a_disk_that_does_not_answer_for_a_moment_stops_no_run(monkeypatch):
+    def fails(self):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr("pathlib.Path.exists", fails)
+    assert not _is_there("stop")
 
 
 def test_a_run_that_is_killed_says_so_and_not_what_an_earlier_attempt_said(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -319,6 +320,15 @@ def test_a_number_that_somebody_wrote_into_a_lock_is_no_process_of_ours(tmp_path
             fcntl.flock(file, fcntl.LOCK_EX)
             assert lock_holder(tmp_path).process == 0
         other.kill()
+
+
+def test_a_disk_without_locks_gives_a_warning(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", fails)
+    with pytest.warns(UserWarning, match=r"without locks \(Function not implemented\)"), lock_run(tmp_path) as publish:
+        publish(1, 2)
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):

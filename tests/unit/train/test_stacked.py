@@ -369,6 +369,22 @@ def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("warm_python")
+@pytest.mark.skipif(not hasattr(signal, "alarm"), reason="signals of Unix")
+def test_a_request_to_end_leaves_a_loader_time_for_the_last_steps():
+    """Slurm sends it to every process of a job, and the stack would lose its last steps with its loader."""
+    code = """if True:
+        import os, signal
+        from dcinterp.train.loop.stacked import LAST_SECONDS, _leave_signals
+        _leave_signals(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert 0 < signal.alarm(0) <= LAST_SECONDS
+        print("goes on")
+    """
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "goes on"
+
+
 def test_shared_documents_are_there_until_the_stacks_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
