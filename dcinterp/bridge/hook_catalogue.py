@@ -19,6 +19,7 @@ import torch
 
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.text import shown
 
 SWITCHES = {
     "hook_result": "set_use_attn_result",
@@ -138,7 +139,11 @@ def list_hooks(bridge: Bridge, match: str = "", *, layer: int | None = None) -> 
     Raises:
         UserError: nothing matches, or there is no such layer; the message suggests what there is.
     """
+    if not hasattr(bridge, "cfg"):
+        raise UserError(f"list_hooks takes a model, and this is {shown(bridge)}; give what dcinterp.load returns.")
     layers = bridge.cfg.n_layers
+    if layer is not None and (isinstance(layer, bool) or not isinstance(layer, int)):
+        raise UserError(f"layer is {shown(layer)}; it must be a whole number, or None for all.")
     if layer is not None and not -layers <= layer < layers:
         raise UserError(f"There is no layer {layer}; this model has layers 0..{layers - 1}.")
     lengths = _lengths(bridge)

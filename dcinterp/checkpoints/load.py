@@ -40,6 +40,7 @@ from dcinterp.support.text import shown
 
 if TYPE_CHECKING:
     from dcinterp.bridge import TransformerBridge
+    from dcinterp.bridge.protocol import Bridge
 
 
 Decoder = Literal["auto", "own"]
@@ -103,6 +104,16 @@ def load(
     if by_name:
         mark_source(bridge, name, dtype, None if tokenizer is None else str(tokenizer))
     return bridge
+
+
+def load_beside(bridge: Bridge, name: str) -> TransformerBridge:
+    """Another model to compare with one that is there: with the same type of weights, if one was asked for, and there.
+
+    Raises:
+        UserError: as `load` raises.
+    """
+    device = next(bridge.original_model.parameters()).device
+    return load(name, dtype=getattr(bridge, "source_dtype", None), device=device)
 
 
 def _load(name: str, device: Any, dtype: torch.dtype | None, words: Any, *, own: bool) -> TransformerBridge:

@@ -180,6 +180,9 @@ def verb(entry: Analysis) -> Any:
         add("model", Annotated[str, MODEL], inspect.Parameter.empty)
     for name, parameter in entry.parameters.items():
         add(f"arg_{name}", *_option(name, parameter, types[name], described.get(name, "")))
+    for name in _unrecorded(entry):
+        parameter = entry.signature.parameters[name]
+        add(f"arg_{name}", *_option(name, parameter, types[name], described.get(name, "")))
     if entry.takes_model:
         dtype = typer.Option(help="Load the weights as this type of numbers; as stored by default.")
         add("dtype", Annotated[Literal["float32", "float64", "bfloat16", "float16"] | None, dtype], None)
@@ -202,6 +205,11 @@ def verb(entry: Analysis) -> Any:
     return run
 
 
+def _unrecorded(entry: Analysis) -> list[str]:
+    """Parameters that a person may give and that do not change the result, such as the rows of a pass."""
+    return [name for name in entry.ignored if name in entry.signature.parameters and name != "progress"]
+
+
 def former_options(entry: Analysis) -> dict[str, str]:
     """Options that were renamed, and their names now."""
     return {old: new for old, new in entry.former.items() if "=" not in old}
@@ -215,7 +223,8 @@ def _current(entry: Analysis, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments that were given, under their names and words of this version, with a note for every former one."""
     from dcinterp.support.former_names import GOES, renamed
 
-    arguments = {name: given[f"arg_{name}"] for name in entry.parameters if given[f"arg_{name}"] is not None}
+    names = (*entry.parameters, *_unrecorded(entry))
+    arguments = {name: given[f"arg_{name}"] for name in names if given[f"arg_{name}"] is not None}
     for old, new in former_options(entry).items():
         if given[f"former_{old}"] is not None:
             typer.echo(f"dcinterp: note: {_flag(old)} is called {_flag(new)} now; {GOES}.", err=True)

@@ -44,7 +44,9 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
         own = [other for drawn, other in kinds() if drawn == name]
         if not own:
             raise UserError(
-                f"There is no figure for a {name}; give what an analysis returned, such as a Prediction. "
+                f"{name} has no figure; read its table(), or call a plot function of your own."
+                if hasattr(result, "to_dataframe") and hasattr(result, "call")
+                else f"There is no figure for a {name}; give what an analysis returned, such as a Prediction. "
                 "dcinterp.figures.kinds() names all results that have one."
             )
         figure = f"figure {kind!r}" if kind else "figure without a kind"
@@ -64,7 +66,7 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
 
 def _hints(draw: Any, options: Iterable[str]) -> dict[str, Any]:
     """The types of some of a figure's options; that of its result may be known to a type checker alone."""
-    given = type("Given", (), {"__annotations__": {name: draw.__annotations__[name] for name in options}})
+    given = type("Given", (), {"__annotations__": {name: draw.__annotations__.get(name, Any) for name in options}})
     return get_type_hints(given, globalns=draw.__globals__, include_extras=True)
 
 

@@ -6,7 +6,7 @@
 
 The text form is `TASKS key=value ...`: TASKS as in `dcinterp tasks` (ids, numbers, ranges, patterns, relations or
 `all`), n examples, one of every task in turn (of fewer examples than tasks, the first tasks by number have one), and
-shots worked examples before each.
+shots worked examples before each. Without a split, facts are of both parts.
 """
 
 from __future__ import annotations

@@ -75,6 +75,11 @@ class Explanation:
     foil: str
     other: int | None = None
 
+    def prompt_text(self, bridge: Bridge) -> str:
+        """The prompt, without the answer tokens that are read behind it."""
+        ids = self.ids[0].tolist()
+        return decoded(bridge, ids[: len(ids) - self.read])
+
     def answer(self, bridge: Bridge, logits: Tensor) -> str:
         """The model's own answer as text: its most likely tokens, up to the first that is not the explained one.
 

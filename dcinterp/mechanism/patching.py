@@ -200,7 +200,8 @@ def read_pair(
     Args:
         counterfactual: text or ids; without one, that of the task which the prompt is an example of.
         target: the answer to the clean prompt; by default that of the task, or the model's own beside a given
-            counterfactual.
+            counterfactual. Beside a counterfactual of the task a text is read as it stands there, with a space in front
+            where the vocabulary has that; beside a given one as it is written.
         foil: the answer to the counterfactual, or another one where that is the target too; by default as for the
             target.
         change: what the counterfactual of a task changes.
@@ -215,7 +216,11 @@ def read_pair(
     from synthetic_tasks import KINDS
 
     require_known("direction", direction, DIRECTIONS)
-    require_known("counterfactual", change, KINDS)
+    require_known("change", change, KINDS)
+    if isinstance(counterfactual, str) and counterfactual in KINDS:
+        raise UserError(
+            f"The counterfactual is the other prompt, and {counterfactual!r} is a kind; give change={counterfactual!r}."
+        )
     keeps = counterfactual is None and change == "position"
     if counterfactual is None:
         counterfactual, right, wrong = counterfactual_of(bridge, prompt, change)
@@ -227,9 +232,10 @@ def read_pair(
         )
     clean, corrupted = token_ids(bridge, prompt), token_ids(bridge, counterfactual)
     if clean.shape != corrupted.shape:
+        hint = " (the counterfactual comes before the target)" if corrupted.shape[1] == 1 else ""
         raise UserError(
             f"The prompt is {clean.shape[1]} tokens long and its counterfactual {corrupted.shape[1]}; patching goes "
-            "position by position, so give two prompts with as many tokens."
+            f"position by position, so give two prompts with as many tokens{hint}."
         )
     if torch.equal(clean, corrupted):
         raise UserError("The prompt and its counterfactual are the same; change at least one token.")

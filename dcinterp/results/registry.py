@@ -188,8 +188,12 @@ def require_types(entry: Analysis) -> None:
     """Refuse an analysis whose options and result nobody could tell, where it is declared.
 
     Raises:
-        TypeError: a parameter that a person chooses, or what it returns, has no annotation.
+        TypeError: a parameter that a person chooses, or what it returns, has no annotation, or the model is not called
+            `bridge`.
     """
+    first = next(iter(entry.signature.parameters), "")
+    if (entry.needs_composition or first == "model") and not entry.takes_model:
+        raise TypeError(f"{entry.name} takes a model, and its first parameter is {first!r}; call it 'bridge'.")
     if unsaid := [each for each in (*entry.parameters, "return") if each not in entry.function.__annotations__]:
         raise TypeError(f"{entry.name} says no type for {unsaid[0]!r}, from which its options are made; annotate it.")
 

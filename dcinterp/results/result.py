@@ -176,6 +176,8 @@ class Result:
         """
         if of is not None and (of not in self.AXES or getattr(self, of) is None):
             raise UserError(f"There is no tensor {of!r} in this {type(self).__name__}; {nearest(of, self.tensors())}")
+        if not self.tensors():
+            return pd.DataFrame([{each.name: getattr(self, each.name) for each in fields(self) if each.name != "call"}])
         shared = max(self.AXES.values(), key=len) if of is None else self.AXES[of]
         columns: dict[str, Any] = {}
         shape = next(getattr(self, name).shape for name, axes in self.AXES.items() if axes == shared)
@@ -185,6 +187,9 @@ class Result:
             if isinstance(tensor, Tensor) and (set(axes) <= set(shared) if of is None else axes == shared):
                 view = tensor.reshape([tensor.shape[axes.index(a)] if a in axes else 1 for a in shared])
                 columns[name] = view.expand(shape).flatten().tolist()
+        for name, axes in self.LISTS.items():
+            if len(axes) > 1 and axes == shared:  # of one axis the labels say it
+                columns[name] = _leaves(getattr(self, name), len(axes))
         frame = pd.DataFrame(columns, index=index).reset_index()
         for axis in shared:
             if (names := self.labels(axis)) is not None:
@@ -311,8 +316,11 @@ def load_result(folder: str | Path) -> Result:
     import_all()
     try:
         check_record(record)
-        kind = _kind(record["kind"])
         call = Call.from_record(record["call"]) if record.get("call") else None
+        if record["kind"] not in Result.kinds and call is not None and not call.public:
+            way_in = "define it again" if call.home == "__main__" else f"import {call.home}"
+            raise UserError(f"{folder} holds a {record['kind'][:60]} of {call.home}; {way_in} first, and then load it.")
+        kind = _kind(record["kind"])
         for change in CALLS_NOW if call is not None else ():
             call = change(call)
         plain = {name: _tuples(value) for name, value in record["fields"].items()}
@@ -346,6 +354,11 @@ def _check_words(result: Result) -> None:
         result.warnings()
     except Exception as error:  # whatever wrong words lead to
         raise UserError(f"its fields do not belong together: {type(error).__name__} {reason(error, 60)}") from error
+
+
+def _leaves(nested: Any, depth: int) -> list[Any]:
+    """What stands in lists of lists, one after another."""
+    return [leaf for each in nested for leaf in _leaves(each, depth - 1)] if depth else [nested]
 
 
 def _kind(name: str) -> type[Result]:

@@ -125,6 +125,10 @@ def planted(name: str) -> Any:
 
 def test_every_way_of_composing_has_a_planted_edge() -> None:
     elsewhere = {"dynamic", "dense-collaboration"}  # in test_planted_truth, and below: it leads from layer to layer
+    missing = set(COMPOSERS) - {*PLANTINGS, *elsewhere}
+    assert not missing, (
+        f"give {sorted(missing)} a row of PLANTINGS here: weights with which one edge carries the answer"
+    )
     assert {*PLANTINGS, *elsewhere} == set(COMPOSERS)
 
 

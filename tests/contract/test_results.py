@@ -14,7 +14,7 @@ import torch
 
 from dcinterp import figures
 from dcinterp.figures.base import export
-from dcinterp.figures.base.describe import describe
+from dcinterp.figures.base.describe import SPOKEN, describe
 from dcinterp.results.options import parameter_types, parse
 from dcinterp.results.registry import ANALYSES
 from dcinterp.results.result import Result, load_result
@@ -71,9 +71,13 @@ def test_frozen_detached_and_on_the_cpu(results):
     for result in results.values():
         with pytest.raises(dataclasses.FrozenInstanceError):
             result.tokens = ()
-        for tensor in result.tensors().values():
-            assert not tensor.requires_grad
-            assert tensor.device.type == "cpu"
+        for name, tensor in result.tensors().items():
+            assert not tensor.requires_grad, (
+                type(result).__name__,
+                name,
+                "compute it under torch.no_grad, or detach it",
+            )
+            assert tensor.device.type == "cpu", (type(result).__name__, name)
 
 
 def test_axes_name_every_axis_with_consistent_sizes(results):
@@ -94,7 +98,8 @@ def test_dataframe_holds_every_number(results):
             tensor = getattr(result, name)
             if not set(axes) <= set(shared):
                 # Numbers along an axis of their own (the top tokens of an intervention, say) have their own table.
-                assert type(result).table is not Result.table, (type(result).__name__, name)
+                kind = type(result).__name__
+                assert type(result).table is not Result.table, f"{kind} needs a table(): {name} has axes of its own"
                 continue
             for row in (0, len(frame) // 2, len(frame) - 1):
                 index = tuple(int(frame[axis][row]) for axis in axes)
@@ -198,6 +203,9 @@ def test_every_figure_draws(results, theme):
         assert isinstance(figure, go.Figure)
         assert figure.data
         for trace in figure.data:
+            if isinstance(trace, go.Heatmap):
+                scale = (trace.zmin, trace.zmax, trace.colorscale)
+                assert None not in scale, f"{name} {kind!r}: draw heatmaps with dcinterp.figures.base.grid.grid"
             if isinstance(trace, go.Heatmap) and trace.zmin < 0:
                 assert trace.zmin == -trace.zmax, "signed data is symmetric around zero"
 
@@ -206,6 +214,7 @@ def test_every_figure_has_words_and_files(results):
     for name, kind in figures.kinds():
         figure = figures.plot(results[name], kind=kind)
         assert describe(figure).alternative, (name, kind)
+        assert {trace.type for trace in figure.data} <= set(SPOKEN), f"{name} {kind!r}: no words for this kind of trace"
         drawn = export.images(figure)
         assert drawn["png"].startswith(b"\x89PNG"), (name, kind)
         assert b"<svg" in drawn["svg"], (name, kind)

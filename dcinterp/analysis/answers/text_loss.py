@@ -172,7 +172,7 @@ def text_loss(
         bridge: any bridge with a tokenizer.
         text: a file or folder; or names of installed packages with commas between them, whose Python sources are
             read, "python" for the standard library.
-        other: a shipped model, a folder or a hub id with the same tokens.
+        other: a shipped model, a folder or a hub id with the same tokens; loaded with the `dtype` that the first was.
         files: how many at most, those of the lowest hash first.
         tokens: how many of the first of each file are read at most.
         share: read files whose hash is below this; 0 stands for 1 with a path, and with packages for 0.03, what
@@ -220,9 +220,9 @@ def _require_tokenizer(bridge: Bridge) -> None:
 
 def _second(bridge: Bridge, other: str) -> Bridge:
     """The other model, which must read a text in the same tokens."""
-    from dcinterp.checkpoints.load import load
+    from dcinterp.checkpoints.load import load_beside
 
-    second = load(other)
+    second = load_beside(bridge, other)
     _require_tokenizer(second)
     if second.tokenizer.get_vocab() != bridge.tokenizer.get_vocab():
         raise UserError(

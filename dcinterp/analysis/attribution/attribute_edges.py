@@ -137,12 +137,15 @@ class EdgeAttribution(Result):
     """Scores of all edges of the chosen layers, in units of the metric (logits).
 
     scores [layer, branch, head_from, head_to]; by_source has them by source token s too (one entry, the sum, unless
-    they were asked for); heads [layer, head]: what the edges into a head must add up to (by rules without such an
+    they were asked for); heads [layer, head_to]: what the edges into a head must add up to (by rules without such an
     identity their sum); mismatch [layer]: by how much they do not. gap, metric_at_baseline, steps [path]: of each
     integral, one a layer or one for all (path "joint").
-    predicted and measured [checked]: what the rule says of the edges named in `checked`, and the effect of ablating
-    each. By the methods "screened" and "ablation" scores are the effects where these were measured; by_source, heads
-    and mismatch are the rule's.
+    predicted and measured [checked]: what the rule says of the edges named in `checked`, and the effect of removing
+    each (for `intervene`, which takes the mean where a line names no kind: the name with " zero" behind it). By the
+    methods "screened" and "ablation" scores are the effects where these were measured; by_source, heads and mismatch
+    are the rule's.
+    position: of the token that is explained; of several, the first. tolerance: of a gap, before a warning; None in what
+    earlier versions saved, of which 5 % are reported.
     beyond [layer, head_from, head_to, term]: in stage "pre" of multi-token attention and of dense collaboration, what a
     head takes from scores of other pairs of tokens, or of the previous layer's heads, by the rule and never measured;
     it belongs to the sum that `heads` is. None for other models. See `top_beyond`.
@@ -190,6 +193,7 @@ class EdgeAttribution(Result):
     beyond: Float[Tensor, "layer head_from head_to term"] | None = None
     rounding: float | None = None
     right: bool | None = None
+    tolerance: float | None = None
 
     @property
     def relative_gap(self) -> Float[Tensor, " path"]:
@@ -326,7 +330,8 @@ class EdgeAttribution(Result):
                 "a hook changed the composition, or the model has a branch that is not known here."
             )
         worst = float(share_missed(self.gap, self.metric - self.metric_at_baseline).max())
-        if self.method in ("ig", "ig-counterfactual") and worst > NOTABLE_GAP:
+        allowed = NOTABLE_GAP if self.tolerance is None else self.tolerance
+        if self.method in ("ig", "ig-counterfactual") and worst > allowed:
             sentences.append(f"The integral misses {worst:.0%} of the metric difference: {remedy(self.method)}")
         if self.method in MEASURING and not self.checked:
             sentences.append("No edge was measured: every score is what the gradient predicts.")
@@ -456,6 +461,7 @@ def attribute_edges(
         method=method,
         path=path,
         dynamic_weights=dynamic_weights,
+        tolerance=tolerance,
         layers=tuple(chosen),
         sources=str_tokens(bridge, ids) if per_source else ("all tokens",),
         checked=tuple(one.unit for one in named),

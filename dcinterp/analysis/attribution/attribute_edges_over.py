@@ -44,7 +44,7 @@ from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain, mixed_metrics
 from dcinterp.mechanism.path_gradient import Integration, Path, PathGradient, missed, remedy
-from dcinterp.mechanism.prompt import decoded, require_stage
+from dcinterp.mechanism.prompt import require_stage
 from dcinterp.mechanism.statistics import (
     AgainstControl,
     bootstrap_interval,
@@ -265,7 +265,7 @@ def attribute_edges_over(
         dynamic_weights=dynamic_weights,
         control=control,
         tolerance=tolerance,
-        prompts=tuple(decoded(bridge, explanation.ids[0].tolist()) for explanation in explanations),
+        prompts=tuple(explanation.prompt_text(bridge) for explanation in explanations),
         targets=tuple(explanation.target for explanation in explanations),
         foils=tuple(explanation.foil for explanation in explanations),
         checked=tuple(one.unit for one in strongest),

@@ -44,7 +44,7 @@ from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, meas
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
 from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Hooks, Integration
-from dcinterp.mechanism.prompt import token_ids
+from dcinterp.mechanism.prompt import decoded, token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -73,6 +73,8 @@ def require_calibrated(methods: Sequence[str]) -> None:
     Raises:
         UserError: as said.
     """
+    if not len(methods):
+        raise UserError("There are no methods to compare; name at least one, or leave them out for the usual ones.")
     for method in methods:
         require_known("method", method, CALIBRATED)
 
@@ -240,7 +242,8 @@ def calibrate(
         limit: with more units than this, as many of them are drawn at random.
         level: confidence level of the intervals over examples.
         seed: seed of the draws.
-        steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %.
+        steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %;
+            what is still missed then is not said.
         batch_size: rows of one pass; bounds the memory.
         progress: called after each example.
 
@@ -290,7 +293,10 @@ def calibrate(
 
     named = [(f"example {i + 1}", partial(compare, *pair)) for i, pair in enumerate(questions)]
     every = all_once(progress, named)
-    texts = [q.prompt if isinstance(q.prompt, str) else f"example {i}" for i, (q, _) in enumerate(questions)]
+    texts = [
+        q.prompt if isinstance(q.prompt, str) else decoded(bridge, token_ids(bridge, q.prompt)[0].tolist())
+        for q, _ in questions
+    ]
     wrong = sum(each[2] for each in every)
     return _result(
         torch.stack([each[0] for each in every], 2),

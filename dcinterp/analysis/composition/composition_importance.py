@@ -41,7 +41,6 @@ from dcinterp.mechanism.dataset import Examples, read_questions, repeats
 from dcinterp.mechanism.memory import check_fits
 from dcinterp.mechanism.objective import Explanation, Objective, explain, mixed_metrics
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, integrate, missed, remedy
-from dcinterp.mechanism.prompt import decoded
 from dcinterp.mechanism.statistics import bootstrap_interval, few_examples
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -213,7 +212,7 @@ def composition_importance(
         path=path,
         method=method,
         tolerance=tolerance,
-        prompts=tuple(decoded(bridge, each.ids[0].tolist()) for each in what),
+        prompts=tuple(each.prompt_text(bridge) for each in what),
         targets=tuple(each.target for each in what),
         foils=tuple(each.foil for each in what),
         scores=scores,

@@ -185,7 +185,8 @@ def branch_ablation(
             term of the head before).
         rows: rows per task, of `examples` examples, of which the third to the last are scored.
         examples: examples in a row.
-        seed: seed of the rows, of the other rows that values come from, and of the resampling.
+        seed: seed of the rows (`task_accuracy` has 0, so that its rows are others), of the other rows that values come
+            from, and of the resampling.
         batch_size: rows per forward pass.
         resamples: of no effect: intervals are computed, where version 0.1 drew them.
         progress: called as rows are done.
@@ -200,6 +201,8 @@ def branch_ablation(
     from synthetic_tasks.selection import chosen
 
     require_known("kind of ablation", kind, ABLATIONS)
+    if parts is not None and not len(parts):
+        raise UserError("There are no parts to ablate; name at least one, or leave them out for all.")
     named = {part: hooks_of(bridge, part) for part in (default_parts(bridge) if parts is None else parts)}
     try:
         picked = chosen(tasks)
@@ -302,7 +305,7 @@ def _result(
     )
 
 
-_PART = re.compile(r"(?:(?P<layer>\d+)\.)?(?P<stage>pre|post)(?:\.(?P<branch>\w+))?")
+_PART = re.compile(r"(?:(?P<layer>-?\d+)\.)?(?P<stage>pre|post)(?:\.(?P<branch>\w+))?")
 
 
 def default_parts(bridge: Bridge) -> list[str]:
@@ -327,9 +330,11 @@ def hooks_of(bridge: Bridge, part: str) -> list[str]:
     if not match and part != ALL:
         raise UserError(f"There is no part {part!r} of the composition; {nearest(part, known)}")
     layer, stage, branch = match.groups() if match else (None, None, None)
+    layers = range(bridge.cfg.n_layers)
+    chosen = layers if layer is None else [int(layer) + len(layers) * layer.startswith("-")]
     names = [
         f"blocks.{at}.attn.{each}.hook_o_{name}"
-        for at in ([int(layer)] if layer else range(bridge.cfg.n_layers))
+        for at in chosen
         for each in ([stage] if stage else stages_of(bridge))
         for name in ([branch] if branch else ADDED_BRANCHES)
     ]

@@ -103,7 +103,8 @@ def patch_stream(
         prompt: the clean prompt: text, or token ids as in [5, 7, 9].
         counterfactual: a prompt with as many tokens and another answer; that of the task, if the prompt is one.
         target: the answer to the clean prompt; by default that of the task, or the model's own if the counterfactual
-            is given.
+            is given. A text is read as it stands behind the prompt (with a space in front where the vocabulary has
+            one) if the counterfactual is found, and as it is written if it is given.
         foil: the answer to the counterfactual; by default as for the target.
         change: what the counterfactual of a task changes: question, source, relation, polarity or position.
         direction: "denoising" puts clean tensors into the counterfactual run, "noising" the other way round.

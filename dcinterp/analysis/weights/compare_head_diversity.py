@@ -92,9 +92,9 @@ def compare_head_diversity(
     Raises:
         UserError: there is no such model, or as `head_diversity` raises.
     """
-    from dcinterp.checkpoints.load import load  # with transformers and all: not for the help
+    from dcinterp.checkpoints.load import load_beside  # with transformers and all: not for the help
 
-    second = load(other)
+    second = load_beside(bridge, other)
     sizes = [model.cfg.n_layers + DRAWS for model in (bridge, second)]
 
     def measure(model: Bridge, before: int) -> HeadDiversity:

@@ -253,6 +253,8 @@ def _lexicon(
 
     if multi_token not in ("skip", "first"):
         raise UserError(f"multi_token is 'skip' or 'first', not {multi_token!r}.")
+    if relations is not None and not len(relations):
+        raise UserError("There are no relations to score; name at least one, or leave them out for all of the tasks.")
     known = list(dict.fromkeys(task.relation for task in TASKS.values()))
     found: dict[str, tuple[Pairs, int]] = {}
     notes = []

@@ -29,6 +29,8 @@ def plot(
     for each in (head, head_from):
         if each is not None:
             require_number("head", each, len(result.composed))
+    if key is not None:
+        require_number("key", key, result.query + 1)
     rows = [(f"head {head} before", result.weights[head]), (f"head {head} after", result.composed[head])]
     if torch.equal(result.weights, result.composed):
         # Without composition the two rows are the same.

@@ -33,7 +33,7 @@ def plot(
     Args:
         result: the scores.
         theme: "light" or "dark".
-        layer: the layer; the one with the strongest edge when None.
+        layer: the layer, negative from the last that was scored; the one with the strongest edge when None.
         branch: "skip", "qp", "kp", "qg", "kg", "added" (their sum without the skip) or "all".
         selected: (head_from, head_to) to outline.
     """
@@ -43,6 +43,8 @@ def plot(
     chosen = result.scores[:, [NAMES.index(name) for name in choices[branch]]].sum(1)
     if layer is None:
         layer = result.layers[int(chosen.abs().amax((1, 2)).argmax())]
+    if layer < 0 and -layer <= len(result.layers):
+        layer = result.layers[layer]
     if layer not in result.layers:
         raise UserError(f"Layer {layer} was not scored; choose from {', '.join(map(str, result.layers))}.")
     between = result.scores[result.layers.index(layer), NAMES.index("skip")].clone().fill_diagonal_(0)

@@ -31,7 +31,7 @@ def describe(figure: go.Figure) -> Description:
         return Description(**figure.layout.meta)
     legends, texts = [], []
     for traces in _together(figure):
-        legend, heading, text = _WORDS[traces[0].type](traces, figure)
+        legend, heading, text = SPOKEN[traces[0].type](traces, figure)
         panel = _panel(traces[0], figure)
         legends.append(legend)
         texts += [heading, f"{panel}, {text}" if panel and text else text]
@@ -47,7 +47,7 @@ def _joined(sentences: Iterable[str]) -> str:
 
 def _together(figure: go.Figure) -> list[list[Any]]:
     """Traces that belong together: those of one name on one pair of axes."""
-    known = [trace for trace in figure.data if trace.type in _WORDS and not _decoration(trace)]
+    known = [trace for trace in figure.data if trace.type in SPOKEN and not _decoration(trace)]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for trace in known:
         name, axes = trace.name or id(trace), (getattr(trace, "xaxis", None), getattr(trace, "yaxis", None))
@@ -240,7 +240,8 @@ def _flows(traces: list[Any], figure: go.Figure) -> tuple[str, str, str]:
     )
 
 
-_WORDS = {"heatmap": _heatmap, "bar": _bars, "scatter": _lines, "scattergl": _lines, "sankey": _flows}
+SPOKEN = {"heatmap": _heatmap, "bar": _bars, "scatter": _lines, "scattergl": _lines, "sankey": _flows}
+"""The kinds of traces that the words speak of, and which function makes them."""
 
 
 @dataclass(frozen=True)

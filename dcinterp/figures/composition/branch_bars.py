@@ -16,6 +16,7 @@ from dcinterp.figures.base.style import (
     zero_line,
 )
 from dcinterp.mechanism.branches import BRANCHES
+from dcinterp.support.errors import require_number
 
 RESULT = "ComposeBreakdown"
 KIND = ""
@@ -30,6 +31,8 @@ def plot(result: ComposeBreakdown, *, theme: str = "light", selected: int | None
         selected: a head to mark.
     """
     heads = [str(head) for head in range(len(result.a))]
+    if selected is not None:
+        require_number("head", selected, len(heads))
     colours = THEMES[theme]
     quantity = "score" if result.stage == "pre" else "attention"
     own = OF_ALL_TOKENS if result.has_map_of_all_tokens else f"own {quantity}"

@@ -23,6 +23,10 @@ def choose_tasks(phase: Phase) -> list[synthetic_tasks.Task]:
     everything = synthetic_tasks.TASKS
     for name in phase.tasks:
         if name not in everything:
+            if name in synthetic_tasks.EXTRA_TASKS or name.count("+") == 3:
+                raise UserError(
+                    f"Runs train on the 74 tasks alone, and {name!r} is another one; write a puzzle for it."
+                )
             raise UserError(f"The config names an unknown task {name!r}; {nearest(name, everything)}")
     if phase.tasks:
         return [everything[name] for name in phase.tasks]

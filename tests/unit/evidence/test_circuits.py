@@ -44,6 +44,7 @@ TREE = {
 
 
 def test_every_puzzle_has_questions():
+    assert not (missing := set(PUZZLES) - set(ASKED)), f"add a file to dcinterp/evidence/questions for {missing}"
     assert set(ASKED) == set(PUZZLES)
 
 

@@ -16,8 +16,14 @@ from dcinterp.train.data.puzzles.puzzle import Puzzle
 
 def _scan() -> dict[str, type[Puzzle]]:
     modules = [vars(import_module(f"{__name__}.{info.name}")) for info in iter_modules(__path__)]
-    found = [each for names in modules for each in names.values() if isinstance(each, type) and each is not Puzzle]
-    return {each.name: each for each in found if issubclass(each, Puzzle)}
+    classes = [each for names in modules for each in names.values() if isinstance(each, type) and each is not Puzzle]
+    found: dict[str, type[Puzzle]] = {}
+    for each in dict.fromkeys(each for each in classes if issubclass(each, Puzzle)):
+        if each.name in found:
+            both = f"{found[each.name].__name__} and {each.__name__}"
+            raise UserError(f"{both} are both the puzzle {each.name!r}; give one another name.")
+        found[each.name] = each
+    return found
 
 
 PUZZLES = _scan()
