@@ -35,6 +35,8 @@ CALLS_NOW: list[Callable[[Any], Any]] = []
 """What the registry makes of a recorded call, so that code which is written from it means the same in this version."""
 TYPES_NOW: list[Callable[[str], dict[str, Any]]] = []
 """What the registry knows of the types of the parameters of an analysis, by its name."""
+TOKENS = "top_tokens"
+"""The field with the texts of the most likely tokens, where a result has them."""
 SHOWN_ROWS = 8
 """Of the table, where a notebook shows a result."""
 
@@ -165,7 +167,7 @@ class Result:
         return replace(self, call=call)
 
     def to_dataframe(self, of: str | None = None) -> pd.DataFrame:
-        """One row per entry, one column per axis and one per tensor.
+        """One row per entry, one column per axis and one per tensor; of the most likely tokens their text, too.
 
         Args:
             of: the name of a tensor: a row per entry of that one, with the others that have the same axes. Without it,
@@ -187,9 +189,8 @@ class Result:
             if isinstance(tensor, Tensor) and (set(axes) <= set(shared) if of is None else axes == shared):
                 view = tensor.reshape([tensor.shape[axes.index(a)] if a in axes else 1 for a in shared])
                 columns[name] = view.expand(shape).flatten().tolist()
-        for name, axes in self.LISTS.items():
-            if len(axes) > 1 and axes == shared:  # of one axis the labels say it
-                columns[name] = _leaves(getattr(self, name), len(axes))
+        if shared == self.LISTS.get(TOKENS):
+            columns["token"] = _leaves(getattr(self, TOKENS), len(shared))
         frame = pd.DataFrame(columns, index=index).reset_index()
         for axis in shared:
             if (names := self.labels(axis)) is not None:

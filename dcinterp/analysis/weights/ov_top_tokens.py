@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -68,13 +67,6 @@ class OVTopTokens(Result):
 
     def labels(self, axis: str) -> list[str] | None:
         return list(self.words) if axis == "word" else None
-
-    def to_dataframe(self, of: str | None = None) -> pd.DataFrame:
-        """One row per word and place, with the token's text."""
-        frame = super().to_dataframe(of)
-        if "top" in frame:
-            frame["token"] = [token for row in self.top_tokens for token in row]
-        return frame
 
     def warnings(self) -> list[str]:
         """The words that are represented by their first token, and what is left out of the logits."""

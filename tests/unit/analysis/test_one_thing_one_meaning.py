@@ -65,7 +65,7 @@ def test_the_prompt_of_an_answer_of_several_tokens_ends_before_the_answer(shippe
 
 def test_a_frame_names_the_tokens_of_its_numbers(shipped):
     frame = dcinterp.logit_lens(shipped, PROMPT, k=2).to_dataframe("top_ids")
-    assert frame["top_tokens"].tolist() == shipped.tokenizer.convert_ids_to_tokens(frame["top_ids"].tolist())
+    assert frame["token"].tolist() == shipped.tokenizer.convert_ids_to_tokens(frame["top_ids"].tolist())
 
 
 def test_a_gap_is_measured_by_the_tolerance_that_was_asked_for(shipped):

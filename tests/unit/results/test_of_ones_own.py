@@ -29,6 +29,9 @@ class Counted(Result):
     prompt: str
 
 
+del Result.kinds["Counted"]  # the tests of all kinds are of the repository's
+
+
 @pytest.fixture
 def alone(monkeypatch):
     """What a test registers is gone afterwards."""
@@ -40,11 +43,12 @@ def alone(monkeypatch):
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_result_of_another_package_says_what_to_import(tmp_path):
+def test_a_result_of_another_package_says_what_to_import(tmp_path, monkeypatch):
     @analysis(title="Tokens", question="How many?", guide="analyses.md", example={"prompt": "a"})
     def count_tokens(bridge: Any, prompt: str) -> Counted:
         return Counted(tokens=len(bridge.to_tokens(prompt)[0]), prompt=prompt)
 
+    monkeypatch.setitem(Result.kinds, "Counted", Counted)
     folder = count_tokens(dcinterp.load("dcformer++"), prompt=PROMPT).save(tmp_path / "counted")
     assert load_result(folder).prompt == PROMPT
     record = json.loads((folder / "result.json").read_text())
