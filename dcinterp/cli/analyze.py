@@ -206,8 +206,11 @@ def verb(entry: Analysis) -> Any:
 
 
 def _unrecorded(entry: Analysis) -> list[str]:
-    """Parameters that a person may give and that do not change the result, such as the rows of a pass."""
-    return [name for name in entry.ignored if name in entry.signature.parameters and name != "progress"]
+    """Parameters that a person may type and that do not change the result, such as the rows of a pass."""
+    from dcinterp.results.options import members, parameter_types
+
+    types = parameter_types(entry.function)
+    return [name for name in entry.ignored if name in types and set(members(types[name])) <= {int, float, str, bool}]
 
 
 def former_options(entry: Analysis) -> dict[str, str]:

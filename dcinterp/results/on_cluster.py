@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from dcinterp.support.cluster import SCHEDULER_GONE, cluster, lost_scheduler, wa
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, Unit, silent
-from dcinterp.support.source_commit import source_commit
 
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
@@ -33,6 +33,7 @@ ENGINE = "dask"
 RETRIES = 3
 MODELS = ("other",)
 """Arguments that name a further model."""
+PACKAGES = ("dcinterp", "synthetic_tasks")
 CHUNKS = 4
 """That a worker gets, one after the other: many enough that none waits long for the last."""
 
@@ -125,7 +126,7 @@ class Handing:
         try:
             self.progress(before, total, "workers begin")
             for part in as_completed(waiting):
-                found |= _units_of(part)
+                found |= _units_of(part, self.pool)
                 self.progress(before + len(found), total, "on workers")
         finally:
             for part in waiting:
@@ -139,7 +140,7 @@ class Handing:
         return [found[name] for name in names]
 
 
-def _units_of(part: Future[dict[str, Any]]) -> dict[str, Any]:
+def _units_of(part: Future[dict[str, Any]], pool: Executor) -> dict[str, Any]:
     """What a worker found.
 
     Raises:
@@ -150,7 +151,7 @@ def _units_of(part: Future[dict[str, Any]]) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:
-        if lost_scheduler(error):
+        if lost_scheduler(error, pool):
             raise UserError(SCHEDULER_GONE) from error
         if type(error).__name__ == "KilledWorker":
             raise UserError(
@@ -160,10 +161,14 @@ def _units_of(part: Future[dict[str, Any]]) -> dict[str, Any]:
         raise
 
 
+@cache
 def own_code() -> str:
-    """What numbers are computed by: versions, and the commit where it is known."""
+    """What numbers are computed by: versions, and a digest of the sources, which change between versions."""
+    home, digest = Path(__file__).parents[2], blake2b(digest_size=4)
+    for file in sorted(file for package in PACKAGES for file in (home / package).rglob("*.py")):
+        digest.update(file.relative_to(home).as_posix().encode() + b"\0" + file.read_bytes())
     version = sys.modules["dcinterp"].__version__
-    return ", ".join(filter(None, [f"dcinterp {version}", source_commit(), f"torch {torch.__version__}"]))
+    return f"dcinterp {version} (sources {digest.hexdigest()}) with torch {torch.__version__}"
 
 
 def make_units(work: Work, known: Mapping[str, Any], code: str, wanted: Sequence[str]) -> dict[str, Any]:

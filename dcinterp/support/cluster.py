@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,15 @@ def cluster(address: str, jobs: int) -> Iterator[Any]:
         yield client
 
 
-def lost_scheduler(error: BaseException) -> bool:
-    """Whether work that nobody cancelled ended because the scheduler did."""
-    return type(error).__name__ in ("CancelledError", "FutureCancelledError", "FuturesCancelledError")
+def lost_scheduler(error: BaseException, pool: Executor) -> bool:
+    """Whether work that nobody cancelled ended because the scheduler did.
+
+    Args:
+        error: what the work ended with.
+        pool: where it was.
+    """
+    cancelled = type(error).__name__ in ("CancelledError", "FutureCancelledError", "FuturesCancelledError")
+    return cancelled and getattr(getattr(pool, "_client", None), "status", "") != "running"
 
 
 def wait_for_workers(client: Any, tell: Callable[[str], None]) -> int:
@@ -73,11 +80,13 @@ def wait_for_workers(client: Any, tell: Callable[[str], None]) -> int:
         tell: given a line on how many have come, again and again; it may raise to give up.
     """
     count, since = 0, time.monotonic()
+    asked = client.submit(int, pure=False)  # clusters that start workers on demand start none without work
     while not count or time.monotonic() - since < SETTLED_SECONDS:
         tell(f"{count} worker{'s have' if count > 1 else ' has'} come" if count else NO_WORKER)
         time.sleep(POLL_SECONDS)
         if (now := len(client.ncores())) != count:
             count, since = now, time.monotonic()
+    asked.release()
     return count
 
 
@@ -87,8 +96,8 @@ def require_seen(client: Any, folder: Path) -> None:
     Raises:
         UserError: there is such a worker; the message names it.
     """
-    seen: dict[str, bool] = client.run(os.path.isdir, str(folder))
-    if blind := sorted(worker for worker, there in seen.items() if not there):
+    seen = client.run(os.path.isdir, str(folder), on_error="return")  # of one that leaves meanwhile, its error
+    if blind := sorted(worker for worker, there in seen.items() if there is False):
         raise UserError(
             f"{len(blind)} of the {len(seen)} workers do not see {folder}, such as {blind[0]}; start workers where it "
             "has the same path, and end the others."

@@ -7,6 +7,7 @@ reads pilot.csv (or `--table`). It prints nothing else of these runs.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import typer
@@ -14,7 +15,7 @@ import typer
 from dcinterp.evidence.script import run_script
 from dcinterp.evidence.trained_models import RunsTable
 from dcinterp.support.errors import UserError
-from dcinterp.train.control.experiment import read_table
+from dcinterp.train.control.experiment import DIVERGED, ENDED, read_table
 from dcinterp.train.control.experiment_file import read_experiment
 
 HERE = Path(__file__).parent
@@ -25,13 +26,13 @@ def main(table: RunsTable = None) -> None:
     """Print both."""
     file = table or HERE / "pilot.csv"
     runs = read_table(read_experiment(HERE, table=file))
-    own = runs[(runs["arm"] == BY) & (runs["status"] == "done")]
-    if SEEN not in runs or len(own) != 1:
+    own = runs[(runs["arm"] == BY) & runs["status"].isin(ENDED)]
+    if len(own) != 1:
         raise UserError(f"{file} must have one run of *{BY}* that ended; protocol.md has the command.")
-    learnt = float(own[SEEN].iloc[0])
-    typer.echo(
-        f"*{BY}* has {learnt:.5f} of the tasks seen: {'enough' if learnt >= NEEDED else 'not enough'} ({NEEDED})."
-    )
+    diverged = own["status"].iloc[0] == DIVERGED
+    learnt = math.nan if diverged else float(own[SEEN].iloc[0])
+    said = "diverged" if diverged else f"has {learnt:.5f} of the tasks seen"
+    typer.echo(f"*{BY}* {said}: {'enough' if learnt >= NEEDED else 'not enough'} ({NEEDED}).")
     took = runs.set_index("arm")["seconds"].dropna()
     typer.echo(f"Seconds: {', '.join(f'{arm} {seconds:.0f}' for arm, seconds in took.items())}.")
 

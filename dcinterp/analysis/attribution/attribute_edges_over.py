@@ -70,6 +70,7 @@ class EdgeAttributionSet(AgainstControl, Result):
     distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
+    PROSE: ClassVar[tuple[str, ...]] = ("prompts",)  # with the answer behind them in earlier versions
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         **{
             name: ("layer", "branch", "head_from", "head_to")

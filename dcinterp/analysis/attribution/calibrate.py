@@ -91,6 +91,7 @@ class Calibration(Result):
     NaN where nothing acts. distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
+    PROSE: ClassVar[tuple[str, ...]] = ("prompts",)  # with the answer behind them in earlier versions
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "predicted": ("method", "flow", "example", "unit"),
         "measured": ("flow", "example", "unit"),

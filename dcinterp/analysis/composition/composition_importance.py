@@ -67,6 +67,7 @@ class CompositionImportance(Result):
     distinct: how many sets of facts they hold (None: not known, of an earlier version).
     """
 
+    PROSE: ClassVar[tuple[str, ...]] = ("prompts",)  # with the answer behind them in earlier versions
     AXES: ClassVar[dict[str, tuple[str, ...]]] = {
         "scores": ("example", "layer", "stage", "branch", "head_to"),
         "by_layer": ("layer", "stage"),

@@ -119,7 +119,9 @@ def train_there(config: str, log: str, folder: str, stop: str, working: str | No
             f"the worker does not see {working}, from where the sweep was started; start it where all workers see it"
         )
     if blind:
-        time.sleep(BLIND_SECONDS)
+        end = time.monotonic() + BLIND_SECONDS
+        while time.monotonic() < end and not _is_there(stop):
+            time.sleep(POLL_SECONDS)
         return blind
     _let_orphan_end(Path(folder))
     return _run([sys.executable, "-m", "dcinterp", "train", config, "--resume"], log, stop, working)

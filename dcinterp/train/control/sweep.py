@@ -191,6 +191,8 @@ def _run_sweep(
     table = results(sweep, failures)
     written()
     progress(done, len(sweep.runs), f"{done} finished before")
+    if not waiting:
+        return table
     # The pool waits for its runs as it closes, and they read shared documents until they have ended.
     with (
         _stop_file(sweep.output) as stop,
@@ -215,7 +217,7 @@ def _run_sweep(
                 ended, _ = wait(pending, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
                     together = pending.pop(future)
-                    failures |= _failures(together, _outcome(future))
+                    failures |= _failures(together, _outcome(future, pool))
                     done += len(together)
                     table = results(sweep, failures)
                     written()
@@ -550,7 +552,7 @@ def stacks(runs: Sequence[SweepRun]) -> list[list[SweepRun]]:
     return list(found.values())
 
 
-def _outcome(future: Future[str]) -> str:
+def _outcome(future: Future[str], pool: Executor) -> str:
     """What `train_there` said; of a worker that died too often, that it did.
 
     Raises:
@@ -559,7 +561,7 @@ def _outcome(future: Future[str]) -> str:
     try:
         return future.result()
     except Exception as error:
-        if lost_scheduler(error):
+        if lost_scheduler(error, pool):
             raise UserError(SCHEDULER_GONE) from error
         return f"its worker ended ({type(error).__name__}: {error})"
 

@@ -91,3 +91,15 @@ def test_the_rows_of_a_pass_can_be_given_on_the_command_line(capsys):
         main([*said, "--method", "gradient", "--check", "0", "--batch-size", "4"])
     assert not ended.value.code
     assert "batch_size" not in capsys.readouterr().out, "which changes no result, so that no record has it"
+
+
+@pytest.mark.parametrize(
+    ("analysis", "there", "not_there"),
+    [("attribute-edges", ["--batch-size"], ["--progress"]), ("case-study", [], ["--strongest", "--direct"])],
+)
+def test_what_no_text_can_hold_is_no_option(capsys, analysis, there, not_there):
+    with pytest.raises(SystemExit):
+        main(["analyze", analysis, "--help"])
+    said = capsys.readouterr().out
+    assert all(each in said for each in there)
+    assert not any(each in said for each in not_there)

@@ -38,6 +38,14 @@ def test_it_says_how_much_plain_models_learnt_and_nothing_else(tmp_path, capsys)
     assert said == "*plain* has 0.89996 of the tasks seen: not enough (0.9).\nSeconds: plain 600, DCMHA 600.\n"
 
 
+def test_a_run_that_diverged_is_not_enough(tmp_path, capsys):
+    module = script(EIGHT, "pilot")
+    row = {"stage": "final", "status": "diverged", "recipe.seed": 760, "data.seed": 760, "seconds": 3.0}
+    put(module, tmp_path, [row | {"arm": "plain", "name": "final,plain,seed=760"}])
+    module.main()
+    assert capsys.readouterr().out == "*plain* diverged: not enough (0.9).\nSeconds: plain 3.\n"
+
+
 def test_without_a_run_of_the_arm_that_decides_it_says_so(tmp_path):
     module = script(EIGHT, "pilot")
     put(module, tmp_path, [])

@@ -227,11 +227,17 @@ class Workers:
     def __init__(self, counts: list[int], seen: dict[str, bool] | None = None) -> None:
         self.counts, self.seen = counts, seen or {}
 
+    def submit(self, function, *, pure):
+        return self
+
+    def release(self) -> None:
+        self.asked = True
+
     def ncores(self) -> dict[str, int]:
         count = self.counts.pop(0) if len(self.counts) > 1 else self.counts[0]
         return {f"worker {number}": 1 for number in range(count)}
 
-    def run(self, function, *args):
+    def run(self, function, *args, on_error):
         return self.seen
 
 
@@ -246,7 +252,7 @@ def test_workers_are_counted_when_no_further_one_comes(monkeypatch):
 
 
 def test_workers_that_do_not_see_the_folder_are_named(tmp_path):
-    require_seen(Workers([2], {"tcp://a:1": True, "tcp://b:1": True}), tmp_path)
+    require_seen(Workers([2], {"tcp://a:1": True, "tcp://b:1": True, "tcp://left:1": OSError()}), tmp_path)
     with pytest.raises(UserError, match=r"1 of the 2 workers do not see .*, such as tcp://b:1; start workers where"):
         require_seen(Workers([2], {"tcp://a:1": True, "tcp://b:1": False}), tmp_path)
 
@@ -268,8 +274,9 @@ def test_a_scheduler_that_is_gone_is_no_failure_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr("dcinterp.train.control.sweep.open_engine", gone)
     with pytest.raises(UserError, match="The scheduler of the cluster is gone; start one"):
         run_sweep(planned)
-    assert results(planned)["status"].tolist() == ["waiting", "waiting"]
-    assert (tmp_path / "results.csv").read_text().count("waiting") == 2
+    Gone._client = Workers([1])
+    Gone._client.status = "running"
+    assert run_sweep(planned)["status"].tolist() == ["failed", "failed"], "somebody cancelled the runs"
 
 
 def test_a_run_is_one_process_of_this_dcinterp_whatever_started_the_worker(tmp_path, monkeypatch):

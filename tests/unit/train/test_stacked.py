@@ -368,7 +368,6 @@ def test_a_sweep_of_stacks_gives_the_table_of_runs_one_by_one(tmp_path: Path) ->
     assert found["loss"].tolist() == pytest.approx(wanted["loss"].tolist(), rel=1e-4)
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="signals of Unix")
 def test_a_request_to_end_leaves_a_loader_time_for_the_last_steps():
     """Slurm sends it to every process of a job, and the stack would lose its last steps with its loader."""
@@ -385,6 +384,7 @@ def test_a_request_to_end_leaves_a_loader_time_for_the_last_steps():
     assert ran.stdout.strip() == "goes on"
 
 
+@pytest.mark.usefixtures("warm_python")
 def test_shared_documents_are_there_until_the_stacks_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
