@@ -216,7 +216,7 @@ def read_pair(
     from synthetic_tasks import KINDS
 
     require_known("direction", direction, DIRECTIONS)
-    require_known("change", change, KINDS)
+    require_known("change of the counterfactual", change, KINDS)
     if isinstance(counterfactual, str) and counterfactual in KINDS:
         raise UserError(
             f"The counterfactual is the other prompt, and {counterfactual!r} is a kind; give change={counterfactual!r}."

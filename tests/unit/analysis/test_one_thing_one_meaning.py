@@ -32,7 +32,10 @@ def test_another_model_is_loaded_with_the_type_of_the_first():
         (lambda m: dcinterp.ov_transformations(m, relations=[]), "There are no relations to score"),
         (lambda m: dcinterp.branch_ablation(m, tasks="56", rows=1, parts=[]), "There are no parts to ablate"),
         (lambda m: dcinterp.calibrate(m, "same-person n=1", "branch", methods=[]), "There are no methods to compare"),
-        (lambda m: dcinterp.patch_heads(m, PROMPT, change="questoin"), "There is no change 'questoin'"),
+        (
+            lambda m: dcinterp.patch_heads(m, PROMPT, change="questoin"),
+            "There is no change of the counterfactual 'questoin'",
+        ),
         (lambda m: dcinterp.patch_heads(m, PROMPT, "question"), "'question' is a kind; give change='question'"),
         (lambda m: dcinterp.patch_heads(m, PROMPT, "tea", "meat"), "the counterfactual comes before the target"),
         (lambda m: list_hooks("dcformer++"), "list_hooks takes a model, and this is 'dcformer\\+\\+'"),

@@ -161,7 +161,7 @@ def test_two_models_of_one_name_are_told_apart(shipped, folder):
 def test_rows_fit_the_shorter_of_two_contexts(make_bridge, tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("Ruth has a violin. " * 12)
     bridge, short = make_bridge(), make_bridge(max_position_embeddings=16)
-    monkeypatch.setattr("dcinterp.checkpoints.load.load", lambda name: short)
+    monkeypatch.setattr("dcinterp.checkpoints.load.load", lambda name, **_: short)
     found = dcinterp.text_loss(bridge, str(tmp_path), other="short", files=1)
     assert float(found.tokens.sum()) > 16
     assert found.loss.isfinite().all()
