@@ -49,7 +49,7 @@ class DenseCollaboration(Composer):
     how: ClassVar[str] = "with those of the layer before"
     MECHANISM: ClassVar[Mechanism | None] = Mechanism(
         "multi-head dense collaboration (MHDC)",
-        "A'_l = A_l W + A'_(l-1) V, before the softmax",
+        "A'[l] = A[l] W + A'[l-1] V of layer l, before the softmax",
         "learned, the same for all tokens; O_prev beside it leads from the heads of the layer before",
     )
     STAGES: ClassVar[tuple[str, ...]] = ("pre",)
