@@ -74,6 +74,7 @@ class HeadScore(NamedTuple):
 class HeadAttribution(Result):
     """Scores of all heads, in units of the metric (logits, or nats for log-probabilities).
 
+    position: of the token that is explained; of several, the last.
     scores [layer, head]; by_position [layer, head, pos], what each position contributes to them;
     ablation [layer, head] = f(z) - f(that head alone at its baseline), measured;
     gap [layer] = f(z) - f(b) - sum of the scores on the path; metric_at_baseline [layer] = f(b); steps [layer]: points

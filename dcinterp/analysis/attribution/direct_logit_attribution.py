@@ -57,6 +57,7 @@ class DirectLogitAttribution(Result):
     heads [layer, head]; mlps [layer], without their output biases; attention_bias, mlp_bias [layer]: what these output
     biases add; token_embedding, position_embedding (0 where positions are not embedded), norm_bias, unembedding_bias;
     gap = metric - the sum of them all. scale: what the final norm divides by, at the (first) explained position.
+    position: of the token that is explained; of several, the last.
     answer: the model's own most likely token (or tokens) in the place of the target.
     """
 

@@ -56,7 +56,7 @@ from dcinterp.support.text import in_sentence, in_sentence_apart
 
 @dataclass(frozen=True)
 class InterventionEffect(Result):
-    """The model before and after, at one position.
+    """The model before and after, at one position (of an answer of several tokens, that of the first).
 
     top_ids, logit_before, logit_after, probability_before, probability_after [top]: the most likely tokens of either
     run; attention_before, attention_after [layer, head, key]: the (composed) attention of the position;
