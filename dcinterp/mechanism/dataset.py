@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.prompt import Prompt, Token, first_token, token_ids
+from dcinterp.mechanism.prompt import Prompt, Token, decoded, first_token, token_ids
 from dcinterp.support.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ class Question:
     foil: Token | None
     task: str = ""
     example: Example | None = None
+
+
+def question_text(bridge: Bridge, question: Question) -> str:
+    """The prompt of a question, also where it was given as token ids."""
+    if isinstance(question.prompt, str):
+        return question.prompt
+    return decoded(bridge, token_ids(bridge, question.prompt)[0].tolist())
 
 
 def read_questions(bridge: Bridge, examples: Examples) -> list[Question]:

@@ -21,10 +21,11 @@ import torch
 from dcinterp.checkpoints.load import load
 from dcinterp.checkpoints.names import OWN, PLANTED, shipped_models
 from dcinterp.results.registry import ANALYSES
-from dcinterp.support.cluster import SCHEDULER_GONE, cluster, lost_scheduler, wait_for_workers
+from dcinterp.support.cluster import cluster, require_scheduler, wait_for_workers
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, Unit, silent
+from dcinterp.support.source_commit import SOURCES
 
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
@@ -33,7 +34,6 @@ ENGINE = "dask"
 RETRIES = 3
 MODELS = ("other",)
 """Arguments that name a further model."""
-PACKAGES = ("dcinterp", "synthetic_tasks")
 CHUNKS = 4
 """That a worker gets, one after the other: many enough that none waits long for the last."""
 
@@ -102,7 +102,7 @@ def analyse_on(engine: str, work: Work, *, jobs: int = 2, progress: Progress = s
     if not entry.in_units:
         raise UserError(f"{entry.title} does not go over examples, so there is nothing to hand out; leave engine out.")
     with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
-        workers = wait_for_workers(client, lambda said: progress(0, 0, said)) if address else jobs
+        workers = wait_for_workers(client, progress) if address else jobs
         return work.run(Handing(pool, workers, work, progress))
 
 
@@ -151,8 +151,7 @@ def _units_of(part: Future[dict[str, Any]], pool: Executor) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:
-        if lost_scheduler(error, pool):
-            raise UserError(SCHEDULER_GONE) from error
+        require_scheduler(error, pool)
         if type(error).__name__ == "KilledWorker":
             raise UserError(
                 f"Several workers died with the same part of the work ({error}), as where memory runs out; give them "
@@ -165,7 +164,7 @@ def _units_of(part: Future[dict[str, Any]], pool: Executor) -> dict[str, Any]:
 def own_code() -> str:
     """What numbers are computed by: versions, and a digest of the sources, which change between versions."""
     home, digest = Path(__file__).parents[2], blake2b(digest_size=4)
-    for file in sorted(file for package in PACKAGES for file in (home / package).rglob("*.py")):
+    for file in sorted(file for package in SOURCES for file in (home / package).rglob("*.py")):
         digest.update(file.relative_to(home).as_posix().encode() + b"\0" + file.read_bytes())
     version = sys.modules["dcinterp"].__version__
     return f"dcinterp {version} (sources {digest.hexdigest()}) with torch {torch.__version__}"

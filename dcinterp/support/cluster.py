@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dcinterp.support.errors import UserError
+from dcinterp.support.progress import Progress
 
 POLL_SECONDS = 0.5
 CONNECT_SECONDS = 30.0
@@ -61,28 +62,32 @@ def cluster(address: str, jobs: int) -> Iterator[Any]:
         yield client
 
 
-def lost_scheduler(error: BaseException, pool: Executor) -> bool:
-    """Whether work that nobody cancelled ended because the scheduler did.
+def require_scheduler(error: BaseException, pool: Executor) -> None:
+    """Refuse to go on where work that nobody cancelled ended because the scheduler did.
 
     Args:
         error: what the work ended with.
         pool: where it was.
+
+    Raises:
+        UserError: as said.
     """
     cancelled = type(error).__name__ in ("CancelledError", "FutureCancelledError", "FuturesCancelledError")
-    return cancelled and getattr(getattr(pool, "_client", None), "status", "") != "running"
+    if cancelled and getattr(getattr(pool, "_client", None), "status", "") != "running":
+        raise UserError(SCHEDULER_GONE) from error
 
 
-def wait_for_workers(client: Any, tell: Callable[[str], None]) -> int:
+def wait_for_workers(client: Any, progress: Progress) -> int:
     """How many workers the cluster of a client has, once one has come and no further one comes for a moment.
 
     Args:
         client: what `cluster` gave.
-        tell: given a line on how many have come, again and again; it may raise to give up.
+        progress: told how many have come, again and again; it may raise to give up.
     """
     count, since = 0, time.monotonic()
     asked = client.submit(int, pure=False)  # clusters that start workers on demand start none without work
     while not count or time.monotonic() - since < SETTLED_SECONDS:
-        tell(f"{count} worker{'s have' if count > 1 else ' has'} come" if count else NO_WORKER)
+        progress(0, 0, f"{count} worker{'s have' if count > 1 else ' has'} come" if count else NO_WORKER)
         time.sleep(POLL_SECONDS)
         if (now := len(client.ncores())) != count:
             count, since = now, time.monotonic()

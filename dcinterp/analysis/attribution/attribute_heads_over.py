@@ -38,13 +38,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions, repeats
+from dcinterp.mechanism.dataset import (
+    Examples,
+    Question,
+    counterfactual_prompts,
+    question_text,
+    read_questions,
+    repeats,
+)
 from dcinterp.mechanism.head_scores import HeadScores, head_scores, mean_outputs, outputs
 from dcinterp.mechanism.label_permutation import label_warnings, score_examples
 from dcinterp.mechanism.magnitude_check import magnitude_warnings
 from dcinterp.mechanism.objective import UNITS, Explanation, Objective, explain, mixed_metrics
 from dcinterp.mechanism.path_gradient import Integration, Method, Path, missed, remedy
-from dcinterp.mechanism.prompt import decoded, token_ids
+from dcinterp.mechanism.prompt import token_ids
 from dcinterp.mechanism.statistics import (
     AgainstControl,
     bootstrap_interval,
@@ -268,7 +275,7 @@ def attribute_heads_over(
         agreement=signs.share,
         agreement_p=signs.p_value,
         tasks=tuple(q.task for q in questions),
-        prompts=tuple(_text(bridge, q) for q in questions),
+        prompts=tuple(question_text(bridge, q) for q in questions),
         targets=tuple(explanation.target for explanation, _ in made),
         foils=tuple(explanation.foil for explanation, _ in made),
         mean=scores.mean(0),
@@ -303,9 +310,3 @@ def _starts(
 
 def _outputs_of(bridge: Bridge, prompt: str) -> Start:
     return outputs(bridge, token_ids(bridge, prompt))[1]
-
-
-def _text(bridge: Bridge, question: Question) -> str:
-    if isinstance(question.prompt, str):
-        return question.prompt
-    return decoded(bridge, token_ids(bridge, question.prompt)[0].tolist())

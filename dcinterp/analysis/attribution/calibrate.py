@@ -37,14 +37,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.dataset import Examples, Question, counterfactual_prompts, read_questions, repeats
+from dcinterp.mechanism.dataset import (
+    Examples,
+    Question,
+    counterfactual_prompts,
+    question_text,
+    read_questions,
+    repeats,
+)
 from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion, Slope
 from dcinterp.mechanism.edges import site
 from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
 from dcinterp.mechanism.objective import Explanation, Objective, explain
 from dcinterp.mechanism.path_gradient import Hooks, Integration
-from dcinterp.mechanism.prompt import decoded, token_ids
+from dcinterp.mechanism.prompt import token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
 from dcinterp.results.registry import analysis
 from dcinterp.results.result import Result
@@ -294,10 +301,7 @@ def calibrate(
 
     named = [(f"example {i + 1}", partial(compare, *pair)) for i, pair in enumerate(questions)]
     every = all_once(progress, named)
-    texts = [
-        q.prompt if isinstance(q.prompt, str) else decoded(bridge, token_ids(bridge, q.prompt)[0].tolist())
-        for q, _ in questions
-    ]
+    texts = [question_text(bridge, question) for question, _ in questions]
     wrong = sum(each[2] for each in every)
     return _result(
         torch.stack([each[0] for each in every], 2),

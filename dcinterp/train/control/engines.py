@@ -78,7 +78,7 @@ def open_engine(engine: str, jobs: int, folder: Path | None = None, progress: Pr
         )
     with cluster(address, jobs) as client:
         if address:
-            wait_for_workers(client, lambda said: progress(0, 0, said))
+            wait_for_workers(client, progress)
         if folder is not None:
             require_seen(client, folder.absolute())
         remote = client.get_executor(retries=RETRIES, pure=False)

@@ -33,7 +33,7 @@ from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import preset
-from dcinterp.support.cluster import SCHEDULER_GONE, lost_scheduler
+from dcinterp.support.cluster import require_scheduler
 from dcinterp.support.cores import available_cores
 from dcinterp.support.errors import UserError, nearest, shortened
 from dcinterp.support.file_names import is_trained
@@ -561,8 +561,7 @@ def _outcome(future: Future[str], pool: Executor) -> str:
     try:
         return future.result()
     except Exception as error:
-        if lost_scheduler(error, pool):
-            raise UserError(SCHEDULER_GONE) from error
+        require_scheduler(error, pool)
         return f"its worker ended ({type(error).__name__}: {error})"
 
 

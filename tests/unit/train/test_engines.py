@@ -245,7 +245,7 @@ def test_workers_are_counted_when_no_further_one_comes(monkeypatch):
     monkeypatch.setattr("dcinterp.support.cluster.POLL_SECONDS", 0.01)
     monkeypatch.setattr("dcinterp.support.cluster.SETTLED_SECONDS", 0.1)
     said = []
-    assert wait_for_workers(Workers([0, 0, 1, 1, 3]), said.append) == 3
+    assert wait_for_workers(Workers([0, 0, 1, 1, 3]), lambda done, total, message: said.append(message)) == 3
     assert said[0] == "no worker has come to the cluster yet"
     assert "1 worker has come" in said
     assert said[-1] == "3 workers have come"
