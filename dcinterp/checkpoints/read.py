@@ -92,7 +92,7 @@ def our_config(folder: Path, fields: dict[str, Any]) -> DCFormerConfig:
     try:
         return kind.from_dict(fields)
     except Exception as error:  # transformers raises classes of its own for the fields that are its own
-        what = reason(error, 160)
+        what = str(error).rstrip(".") if isinstance(error, UserError) else reason(error, 160)
         raise UserError(f"{folder / 'config.json'} does not describe a model of this library: {what}.") from error
 
 

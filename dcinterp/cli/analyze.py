@@ -41,14 +41,17 @@ class Analyses(Group):
     """The commands of the group: listed from the sources, made from the registry when one is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from dcinterp.results.catalogue import titles
+        from dcinterp.results.catalogue import GROUP, titles
+        from dcinterp.support.extensions import entries
 
-        return [name.replace("_", "-") for name in titles()]
+        return [name.replace("_", "-") for name in (*titles(), *entries(GROUP))]
 
     def summary(self, ctx: Any, name: str) -> str:
-        from dcinterp.results.catalogue import titles
+        from dcinterp.results.catalogue import GROUP, titles
+        from dcinterp.support.extensions import entries, package_of
 
-        return titles()[name.replace("-", "_")]
+        name = name.replace("-", "_")
+        return titles()[name] if name in titles() else f"Added by {package_of(entries(GROUP)[name])}"
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from dcinterp.support.errors import require_known
@@ -323,7 +326,7 @@ def _on_cluster(entry: Analysis, given: dict[str, Any], arguments: dict[str, Any
     from dcinterp.results.on_cluster import Work, analyse_on
 
     work = Work(entry.name, given["model"], arguments, given["dtype"], given["tokenizer"])
-    return analyse_on(given["engine"], work, jobs=given["jobs"] or 2, progress=progress)
+    return analyse_on(given["engine"], work, jobs=given["jobs"], progress=progress)
 
 
 def _require_outputs(entry: Analysis, given: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def choose() -> None:
 @app.command()
 def run(
     folder: Folder,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one by default.")] = None,
     seeds: Annotated[
         str,
         typer.Option(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest, require_known
+from dcinterp.support.extensions import load_all
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -70,16 +71,20 @@ def _hints(draw: Any, options: Iterable[str]) -> dict[str, Any]:
     return get_type_hints(given, globalns=draw.__globals__, include_extras=True)
 
 
+def _import(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except SyntaxError as error:
+        raise UserError(f"The figure in {name} does not load (line {error.lineno}: {error.msg}).") from error
+
+
 @cache
 def kinds() -> dict[tuple[str, str], ModuleType]:
-    """The modules that draw, by the result and the kind of figure."""
+    """The modules that draw, by the result and the kind of figure; those of other packages too."""
     names = (info.name for info in walk_packages(__path__, f"{__name__}.") if not info.ispkg)
     found: dict[tuple[str, str], ModuleType] = {}
-    for name in names:
-        try:
-            module = import_module(name)
-        except SyntaxError as error:
-            raise UserError(f"The figure in {name} does not load (line {error.lineno}: {error.msg}).") from error
+    for module in (*map(_import, names), *load_all("figures").values()):
+        name = getattr(module, "__name__", repr(module))
         if not hasattr(module, "RESULT"):
             continue
         drawn = (module.RESULT, getattr(module, "KIND", None))

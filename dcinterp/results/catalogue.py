@@ -4,7 +4,8 @@
     titles()["attribute_heads"]      # "Head attribution"
 
 An analysis is a function under `@analysis(...)` in a file of its own, named like it, in a folder of
-`dcinterp/analysis`. That file is the only place that says so; whoever wants to know of all analyses asks here.
+`dcinterp/analysis`. That file is the only place that says so; whoever wants to know of all analyses asks here. Other
+packages add theirs by entry points; `homes` and `titles` are those of this repository.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from importlib import import_module
 from pathlib import Path
 
 from dcinterp.support.errors import UserError, reason
+from dcinterp.support.extensions import load_all
 
 PACKAGE = "dcinterp.analysis"
 FOLDER = Path(__file__).parents[1] / "analysis"
 DECORATOR = "analysis"
+GROUP = "analyses"
+"""Where packages add theirs (see dcinterp.support.extensions)."""
 
 
 @cache
@@ -41,9 +45,10 @@ def titles() -> dict[str, str]:
 
 
 def import_all() -> None:
-    """Import every analysis, so that the registry and the kinds of result are complete."""
+    """Import every analysis, those of other packages too, so that the registry and the kinds of result are complete."""
     for module in homes().values():
         import_analysis(module)
+    load_all(GROUP)
 
 
 def import_analysis(module: str) -> None:

@@ -21,7 +21,8 @@ import torch
 from dcinterp.checkpoints.load import load
 from dcinterp.checkpoints.names import OWN, PLANTED, shipped_models
 from dcinterp.results.registry import ANALYSES
-from dcinterp.support.cluster import cluster, require_scheduler, wait_for_workers
+from dcinterp.support import extensions
+from dcinterp.support.cluster import DASK, cluster, require_own_jobs, require_scheduler, wait_for_workers
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, Unit, silent
@@ -30,7 +31,7 @@ from dcinterp.support.source_commit import SOURCES
 if TYPE_CHECKING:
     from dcinterp.results.result import Result
 
-ENGINE = "dask"
+JOBS = 2
 RETRIES = 3
 MODELS = ("other",)
 """Arguments that name a further model."""
@@ -84,23 +85,26 @@ def _is_packages(text: str) -> bool:
     return is_packages(text)
 
 
-def analyse_on(engine: str, work: Work, *, jobs: int = 2, progress: Progress = silent) -> Result:
+def analyse_on(engine: str, work: Work, *, jobs: int | None = None, progress: Progress = silent) -> Result:
     """Run an analysis of many examples on a cluster; the result is that of one process, up to rounding.
 
     Args:
         engine: "dask" for a cluster on this machine, "dask:ADDRESS" or "dask:FILE.json" for one that runs already.
         work: an analysis that is declared with `in_units`; every worker must find the model under its name.
-        jobs: workers of the cluster on this machine.
+        jobs: workers of the cluster on this machine; 2 when None.
         progress: called after each part of the work.
 
     Raises:
-        UserError: the analysis is not one of units, there is no such engine, or as the analysis raises.
+        UserError: the analysis is not one of units, there is no such engine or it has its own workers, or as the
+            analysis raises.
     """
     entry, (kind, colon, address) = ANALYSES[work.analysis], engine.partition(":")
-    if kind != ENGINE or (colon and not address):
+    if kind != DASK or (colon and not address):
         raise UserError(f"There is no engine {engine!r} for analyses; choose dask, or dask:ADDRESS of a scheduler.")
     if not entry.in_units:
         raise UserError(f"{entry.title} does not go over examples, so there is nothing to hand out; leave engine out.")
+    require_own_jobs(engine, jobs)
+    jobs = jobs or JOBS
     with cluster(address, jobs) as client, client.get_executor(retries=RETRIES, pure=False) as pool:
         workers = wait_for_workers(client, progress) if address else jobs
         return work.run(Handing(pool, workers, work, progress))
@@ -167,7 +171,8 @@ def own_code() -> str:
     for file in sorted(file for package in SOURCES for file in (home / package).rglob("*.py")):
         digest.update(file.relative_to(home).as_posix().encode() + b"\0" + file.read_bytes())
     version = sys.modules["dcinterp"].__version__
-    return f"dcinterp {version} (sources {digest.hexdigest()}) with torch {torch.__version__}"
+    with_ = filter(None, (extensions.sources(), f"torch {torch.__version__}"))
+    return f"dcinterp {version} (sources {digest.hexdigest()}) with {', '.join(with_)}"
 
 
 def make_units(work: Work, known: Mapping[str, Any], code: str, wanted: Sequence[str]) -> dict[str, Any]:

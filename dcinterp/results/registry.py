@@ -26,12 +26,13 @@ import torch
 from dcinterp.bridge.protocol import Bridge, alone, stages_of
 from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, has_hooks, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
-from dcinterp.results.catalogue import homes, import_all, import_analysis
+from dcinterp.results.catalogue import GROUP, homes, import_all, import_analysis
 from dcinterp.results.options import parameter_types
 from dcinterp.results.result import CALLS_NOW, TYPES_NOW, Result
 from dcinterp.results.stored import check_fields
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.extensions import WAY_OUT, entries, load_entry, package_of, require_new
 from dcinterp.support.former_names import renamed, warn_of
 
 P = ParamSpec("P")
@@ -229,6 +230,8 @@ class _Analyses(Mapping[str, Analysis]):
     def __getitem__(self, name: str) -> Analysis:
         if name not in _registered and name in homes():
             import_analysis(homes()[name])
+        if name not in _registered and name in entries(GROUP):
+            _register_of_package(name)
         if name not in _registered:
             raise UserError(f"There is no analysis {name!r}; {nearest(name, self._all())}")
         return _registered[name]
@@ -243,11 +246,29 @@ class _Analyses(Mapping[str, Analysis]):
         return len(self._all())
 
 
+def _register_of_package(name: str) -> None:
+    """Import the analysis that a package adds under a name.
+
+    Raises:
+        UserError: it does not load, dcinterp has one of that name, or there is none in it.
+    """
+    require_new(GROUP, homes())
+    load_entry(GROUP, name)
+    if name not in _registered:
+        entry = entries(GROUP)[name]
+        raise UserError(
+            f"{package_of(entry)} adds {name!r} to dcinterp.{GROUP}, and {entry.value} declares no analysis of that "
+            f"name; {WAY_OUT}."
+        )
+
+
 ANALYSES: Mapping[str, Analysis] = _Analyses()
 
 
 def as_now(call: Call) -> Call:
     """A recorded call whose code, written by this version, makes the same result: it names what is no default now."""
+    if call.analysis in entries(GROUP) and call.analysis not in _registered:
+        _register_of_package(call.analysis)
     entry = _registered.get(call.analysis)
     if call.analysis not in homes():  # one of a program that uses ours, if any: no code is written from a file's words
         own = entry is not None and inspect.unwrap(entry.function).__module__ == call.home

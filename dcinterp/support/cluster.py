@@ -13,6 +13,7 @@ from typing import Any
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
 
+DASK = "dask"
 POLL_SECONDS = 0.5
 CONNECT_SECONDS = 30.0
 """That a scheduler may take to start: in a Slurm job it starts beside the work."""
@@ -22,6 +23,24 @@ NO_WORKER = "no worker has come to the cluster yet"
 SCHEDULER_GONE = "The scheduler of the cluster is gone; start one with workers, and give the same command again."
 LEAVE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 """Run by workers of this machine, whom Ctrl-C of a terminal reaches too: who waits for them would wait for ever."""
+
+
+def require_own_jobs(engine: str, jobs: int | None) -> None:
+    """Refuse a number of workers for a cluster that runs already and has its own.
+
+    Args:
+        engine: as people type it.
+        jobs: what was asked for; None where nothing was.
+
+    Raises:
+        UserError: as said.
+    """
+    kind, _, address = engine.partition(":")
+    if kind == DASK and address and jobs is not None:
+        raise UserError(
+            f"The cluster at {address} has the workers that it has, each with as many runs at a time as threads; leave "
+            "jobs out, or start it with other workers."
+        )
 
 
 @contextmanager

@@ -132,11 +132,12 @@ def test_cancelling_ends_what_waits(tiny):
     [
         ("ray", "task_accuracy", "no engine 'ray' for analyses; choose dask"),
         ("dask", "predict", "does not go over examples"),
+        ("dask:tcp://127.0.0.1:9", "task_accuracy", "at tcp://127.0.0.1:9 has the workers that it has"),
     ],
 )
 def test_what_cannot_be_handed_out_is_refused(engine, analysis, says):
     with pytest.raises(UserError, match=says):
-        analyse_on(engine, Work(analysis, "dcformer++", {}))
+        analyse_on(engine, Work(analysis, "dcformer++", {}), jobs=2)
 
 
 def test_workers_get_whole_paths(tmp_path, monkeypatch):

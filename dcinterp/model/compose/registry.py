@@ -1,13 +1,15 @@
-"""Which ways of composing there are: a scan of this folder finds every file with a `Composer`."""
+"""Which ways of composing there are: a scan of this folder finds every file with a `Composer`; packages add others."""
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from importlib import import_module
 from pkgutil import iter_modules
 
 from dcinterp.model.compose import __path__ as folder
 from dcinterp.model.compose.base import ComposeConfig, Composer
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.extensions import OF_ANOTHER, Classes
 
 NOT_COMPOSED = "none"
 """The `compose` of a plain transformer, whose heads work independently."""
@@ -26,7 +28,7 @@ def _scan() -> dict[str, type[Composer]]:
     return found
 
 
-COMPOSERS = _scan()
+COMPOSERS: MutableMapping[str, type[Composer]] = Classes(_scan(), Composer, "composers")
 """Every way of composing by the name that the config's `compose` gives."""
 
 
@@ -37,7 +39,7 @@ def composer_class(name: str) -> type[Composer]:
         UserError: there is none; the message suggests one.
     """
     if name not in COMPOSERS:
-        raise UserError(f"There is no way of composing heads called {name!r}; {nearest(name, COMPOSERS)}")
+        raise UserError(f"There is no way of composing heads called {name!r}; {nearest(name, COMPOSERS)} {OF_ANOTHER}")
     return COMPOSERS[name]
 
 
@@ -59,7 +61,7 @@ def check_composition(config: ComposeConfig) -> None:
     """
     known = (*COMPOSERS, NOT_COMPOSED)
     if config.compose not in known:
-        raise UserError(f"compose is {config.compose!r}; choose one of {', '.join(known)}.")
+        raise UserError(f"compose is {config.compose!r}; choose one of {', '.join(known)}. {OF_ANOTHER}")
     if config.compose != NOT_COMPOSED:
         composer = COMPOSERS[config.compose]
         composer.check(config)

@@ -25,13 +25,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dcinterp.support.cluster import cluster, require_seen, wait_for_workers
+from dcinterp.support.cluster import DASK, cluster, require_seen, wait_for_workers
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.control.run_lock import lock_holder
 from dcinterp.train.control.signals import PARENT
 
-LOCAL, DASK, STACKED = "local", "dask", "stacked"
+LOCAL, STACKED = "local", "stacked"
 POLL_SECONDS = 0.5
 ORPHAN_SECONDS = 120.0
 """How long a run of a worker that died may take to stop at a checkpoint."""

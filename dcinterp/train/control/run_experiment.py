@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dcinterp.support.cluster import require_own_jobs
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress
 from dcinterp.support.table_files import write_table
@@ -42,7 +43,7 @@ class RunsFailed(UserError):
 def run_experiment(
     experiment: Experiment,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: Progress | None = None,
     seeds: tuple[int, ...] = (),
     engine: str = LOCAL,
@@ -53,7 +54,7 @@ def run_experiment(
 
     Args:
         experiment: what `read_experiment` gave.
-        jobs: runs at a time.
+        jobs: runs at a time; one when None, and on a cluster that runs already as many as it has.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
         seeds: other seeds than the file's, to repeat the experiment in a table of its own; by default those that the
             file plans, in the table of the repetition.
@@ -73,6 +74,7 @@ def run_experiment(
         raise UserError("Other seeds need a table of their own, since the file says which are reported; give --table.")
     if set(seeds) & set(experiment.tuning_seeds):
         raise UserError(f"{sorted(set(seeds) & set(experiment.tuning_seeds))} are seeds of the search; give others.")
+    require_own_jobs(engine, jobs)
     experiment = replace(experiment, seeds=_seeds_of(experiment, seeds))
     run = partial(_run_missing, experiment, jobs=jobs, progress=progress, engine=engine, blind=blind)
     experiment.output.mkdir(parents=True, exist_ok=True)
@@ -130,7 +132,7 @@ def _run_missing(
     runs: list[SweepRun],
     stage: str,
     *,
-    jobs: int,
+    jobs: int | None,
     progress: Progress | None,
     engine: str,
     blind: bool,
@@ -144,7 +146,7 @@ def _run_missing(
         join = partial(_join, experiment, stage, missing)
         known = [run for run in (*experiment.tuning_runs(), *runs) if run.name in done]
         rows = run_sweep(
-            Sweep(place, missing, jobs),
+            Sweep(place, missing, jobs or 1),
             progress=progress,
             engine=engine,
             blind=blind,

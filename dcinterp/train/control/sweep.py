@@ -33,7 +33,7 @@ from dcinterp.model.compose.base import Place
 from dcinterp.model.compose.registry import composer_class
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.model.presets import preset
-from dcinterp.support.cluster import require_scheduler
+from dcinterp.support.cluster import require_own_jobs, require_scheduler
 from dcinterp.support.cores import available_cores
 from dcinterp.support.errors import UserError, nearest, shortened
 from dcinterp.support.file_names import is_trained
@@ -156,7 +156,7 @@ def run_sweep(
 
     Args:
         sweep: what `read_sweep` gave.
-        jobs: runs at a time; the file's number when None.
+        jobs: runs at a time; the file's number when None. A cluster that runs already has its own.
         progress: called as runs end; raising `Cancelled` stops the others, which go on at the next call.
         engine: where they run: "local", "stacked:cuda", "dask", or "dask:ADDRESS" (dcinterp.train.control.engines).
         blind: tell of running ones their steps alone, and no loss.
@@ -164,8 +164,10 @@ def run_sweep(
         beside: folders of further runs that these are compared with.
 
     Raises:
-        UserError: there is no such engine, it does not answer, or another process runs a sweep in this folder.
+        UserError: there is no such engine, it does not answer or has its own number of runs at a time, or another
+            process runs a sweep in this folder.
     """
+    require_own_jobs(engine, jobs)
     sweep.output.mkdir(parents=True, exist_ok=True)
     with lock_run(sweep.output, file=LOCK, way_out="give another output"), interrupt_on_signals():
         return _run_sweep(sweep, jobs or sweep.jobs, progress or silent, engine, blind, written, beside)

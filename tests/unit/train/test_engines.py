@@ -212,6 +212,15 @@ def test_an_engine_that_is_not_there_is_named(engine, says, monkeypatch):
         pass
 
 
+@pytest.mark.parametrize("place", ["tcp://127.0.0.1:9", "scheduler.json"])
+def test_a_cluster_that_runs_already_takes_no_number_of_workers(place, tmp_path):
+    sweep = Sweep(tmp_path / "sweep", (), 1)
+    with pytest.raises(UserError, match=f"The cluster at {place} has the workers that it has.*leave jobs out"):
+        run_sweep(sweep, jobs=2, engine=f"dask:{place}")
+    assert not sweep.output.exists()
+    assert run_sweep(sweep, engine=f"dask:{place}").empty  # nothing to run; the file's number is no wish
+
+
 def test_a_scheduler_that_cannot_be_read_is_named(monkeypatch):
     def connect(**_):
         raise AssertionError("no certificate")

@@ -6,10 +6,12 @@ can be trained. A run reads one with `source: puzzle` and `data.puzzle: {name: .
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from importlib import import_module
 from pkgutil import iter_modules
 
 from dcinterp.support.errors import UserError, nearest
+from dcinterp.support.extensions import OF_ANOTHER, Classes
 from dcinterp.train.config.recipe import PuzzleSection
 from dcinterp.train.data.puzzles.puzzle import Puzzle
 
@@ -26,8 +28,8 @@ def _scan() -> dict[str, type[Puzzle]]:
     return found
 
 
-PUZZLES = _scan()
-"""Every puzzle by the name that `data.puzzle.name` gives; a new one is a file in this folder."""
+PUZZLES: MutableMapping[str, type[Puzzle]] = Classes(_scan(), Puzzle, "puzzles")
+"""Every puzzle by the name that `data.puzzle.name` gives; a new one is a file in this folder, or of another package."""
 
 
 def open_puzzle(section: PuzzleSection) -> Puzzle:
@@ -37,5 +39,5 @@ def open_puzzle(section: PuzzleSection) -> Puzzle:
         UserError: there is no such puzzle or option, or the options contradict each other.
     """
     if section.name not in PUZZLES:
-        raise UserError(f"data.puzzle.name is {section.name!r}; {nearest(section.name, PUZZLES)}")
+        raise UserError(f"data.puzzle.name is {section.name!r}; {nearest(section.name, PUZZLES)} {OF_ANOTHER}")
     return PUZZLES[section.name].from_options(section.options)
