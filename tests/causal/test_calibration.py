@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene
+from dcinterp import UserError, attribute_edges, attribute_heads, calibrate, intervene, load_result
 from dcinterp.analysis.attribution.calibrate import FLOWS, _result
 from dcinterp.mechanism.branches import NAMES
 from dcinterp.mechanism.dataset import read_questions
@@ -45,10 +45,25 @@ def test_predictions_for_heads_are_head_attribution_and_effects_are_intervention
     heads = attribute_heads(bridge, *QUESTION[0], **STEPS)
     recomputed = FLOWS.index("recomputed")
     assert torch.allclose(found.predicted[0, recomputed, 0], heads.scores.flatten(), atol=1e-4)
+    assert float(found.missed[recomputed, 0]) == pytest.approx(float(heads.relative_gap.max()), rel=1e-3)
     for f, flow in enumerate(FLOWS):
         for unit in ("head 0.3", "head 1.2"):
             effect = intervene(bridge, PROMPT, f"{unit} zero", "fruit", "animal", dynamic_weights=flow).effect
             assert float(found.measured[f, 0, found.units.index(unit)]) == pytest.approx(effect, abs=1e-4)
+
+
+def test_integrals_of_too_few_points_are_told(bridge, tmp_path):
+    rough = calibrate(bridge, QUESTION, "branch", methods=["ig"], steps=1, max_steps=1)
+    assert float(rough.missed.max()) > 0.01
+    assert f"the metric difference, up to {float(rough.missed.max()):.0%}: raise max_steps" in " ".join(
+        rough.warnings()
+    )
+    fine = calibrate(bridge, QUESTION, "branch", methods=["ig"], steps=64, max_steps=256)
+    assert float(fine.missed.max()) < 0.01
+    assert "integrals miss" not in " ".join(fine.warnings())
+    without = calibrate(bridge, QUESTION, "branch", methods=["gradient"])
+    assert without.missed is None
+    assert load_result(without.save(tmp_path / "saved")).missed is None
 
 
 def test_no_error_is_said_where_nothing_acts():

@@ -26,7 +26,7 @@ predicted = measured there; predictions shuffled among the units lose their corr
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -45,12 +45,12 @@ from dcinterp.mechanism.dataset import (
     read_questions,
     repeats,
 )
-from dcinterp.mechanism.edge_rules import RULES, EdgeQuestion, Slope
+from dcinterp.mechanism.edge_rules import RULES, Answered, EdgeQuestion, Slope
 from dcinterp.mechanism.edges import site
 from dcinterp.mechanism.intervention_hooks import References, frozen_hooks, measure_effects, references
 from dcinterp.mechanism.interventions import Intervention, all_units, checked
 from dcinterp.mechanism.objective import Explanation, Objective, explain
-from dcinterp.mechanism.path_gradient import Hooks, Integration
+from dcinterp.mechanism.path_gradient import Hooks, Integration, remedy, share_missed
 from dcinterp.mechanism.prompt import token_ids
 from dcinterp.mechanism.statistics import bootstrap_interval, calibration_error, few_examples, sign_test
 from dcinterp.results.registry import analysis
@@ -67,6 +67,8 @@ CALIBRATED = tuple(name for name in RULES if name != "ig-counterfactual")
 """Those that can be: a path from another prompt is "ig" with the kind "counterfactual"."""
 # The sign of an effect below this share of the example's largest is ignored.
 NOTABLE = 0.01
+TOLERANCE = 0.01
+"""Share of a metric difference that an integral may miss."""
 
 STATISTICS = ("agreement", "agreement_low", "agreement_high", "agreement_p", "correlation", "shuffled", "error")
 
@@ -96,6 +98,8 @@ class Calibration(Result):
     agreement_p: sign test over units, on their means. correlation [method, flow]: of the means over units, and
     shuffled, its 97.5 % point when predictions change places; error: sum |difference| / sum |measured|,
     NaN where nothing acts. distinct: how many sets of facts they hold (None: not known, of an earlier version).
+    missed [flow, example]: the largest share of a layer's metric difference (or of a tenth of the largest layer's) that
+    the integrals of "ig" miss; None without "ig", or of an earlier version.
     """
 
     PROSE: ClassVar[tuple[str, ...]] = ("prompts",)  # with the answer behind them in earlier versions
@@ -105,6 +109,7 @@ class Calibration(Result):
         **{f"predicted_{name}": ("method", "flow", "unit") for name in ("mean", "low", "high")},
         **{f"measured_{name}": ("flow", "unit") for name in ("mean", "low", "high")},
         **dict.fromkeys(STATISTICS, ("method", "flow")),
+        "missed": ("flow", "example"),
     }
 
     n: int
@@ -135,6 +140,7 @@ class Calibration(Result):
     shuffled: Float[Tensor, "method flow"]
     error: Float[Tensor, "method flow"]
     distinct: int | None = None
+    missed: Float[Tensor, "flow example"] | None = None
 
     def __post_init__(self) -> None:
         require_calibrated(self.methods)
@@ -202,6 +208,12 @@ class Calibration(Result):
                     f"{float(self.correlation[m, at]):.2f}, and 97.5 % of shuffled ones by no more than "
                     f"{float(self.shuffled[m, at]):.2f}."
                 )
+        short = 0 if self.missed is None else int((self.missed > TOLERANCE).any(0).sum())
+        if self.missed is not None and short:
+            sentences.append(
+                f"In {short} of {self.n} examples the integrals miss more than {TOLERANCE:.0%} of the metric "
+                f"difference, up to {float(self.missed.max()):.0%}: {remedy('ig')}"
+            )
         sentences += few_examples(self.n, self.measured_low, self.distinct)
         if self.left_out:
             sentences.append(f"{self.left_out} more units were left out at random; raise limit to include them all.")
@@ -251,7 +263,7 @@ def calibrate(
         level: confidence level of the intervals over examples.
         seed: seed of the draws.
         steps, max_steps: Gauss-Legendre points to start with, doubled up to `max_steps` until the gap is below 1 %;
-            what is still missed then is not said.
+            what is missed is returned, with a warning where it is more.
         batch_size: rows of one pass; bounds the memory.
         progress: called after each example.
 
@@ -280,10 +292,10 @@ def calibrate(
             "that these methods predict; use part='edge' or 'branch', or dcinterp.attribute_heads."
         )
     reference = [token_ids(bridge, question.prompt) for question, _ in questions] if kind == "mean" else None
-    rule = Integration(steps, max_steps, 0.01, batch_size)
+    rule = Integration(steps, max_steps, TOLERANCE, batch_size)
 
-    def compare(question: Question, other: Any) -> tuple[Tensor, Tensor, bool]:
-        """([method, flow, unit], [flow, unit], whether the model's answer is wrong) of one example."""
+    def compare(question: Question, other: Any) -> tuple[Tensor, Tensor, bool, Tensor]:
+        """([method, flow, unit], [flow, unit], whether the model's answer is wrong, missed [flow]) of one example."""
         explanation = explain(bridge, question.prompt, question.target, question.foil, objective=objective)
         with torch.no_grad():
             found = bridge(explanation.ids)[0, list(explanation.positions)].argmax(-1)
@@ -296,8 +308,8 @@ def calibrate(
             hooks = frozen_hooks(bridge, explanation.ids) if flow == "frozen" else ()
             run = _Comparison(bridge, explanation, stage, other, values, hooks, rule)
             found.append(run.compare(interventions, methods))
-        predicted, effects = zip(*found, strict=True)
-        return torch.stack(predicted, 1), torch.stack(effects), wrong
+        predicted, effects, missed = zip(*found, strict=True)
+        return torch.stack(predicted, 1), torch.stack(effects), wrong, torch.tensor(missed)
 
     named = [(f"example {i + 1}", partial(compare, *pair)) for i, pair in enumerate(questions)]
     every = all_once(progress, named)
@@ -318,6 +330,7 @@ def calibrate(
         skipped=skipped,
         wrong=int(wrong),
         prompts=tuple(texts),
+        missed=torch.stack([each[3] for each in every], 1) if "ig" in methods else None,
         seed=seed,
         groups=repeats(bridge, [question for question, _ in questions]),
     )
@@ -335,11 +348,16 @@ class _Comparison:
     hooks: Hooks
     rule: Integration
 
-    def compare(self, interventions: list[Intervention], methods: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """([method, unit], [unit])."""
+    def compare(self, interventions: list[Intervention], methods: Sequence[str]) -> tuple[Tensor, Tensor, float]:
+        """([method, unit], [unit], what the integrals of "ig" miss; 0 without it)."""
         predicted, effects = torch.zeros(len(methods), len(interventions)), torch.zeros(len(interventions))
         layers = sorted({one.layer for one in interventions})
-        slopes = [self._slopes(layers, method) for method in methods]
+        answered = [self._slopes(layers, method) for method in methods]
+        slopes, missed = [each for each, _ in answered], 0.0
+        if "ig" in methods:
+            integrals = answered[list(methods).index("ig")][1]
+            difference = torch.tensor([each.actual - each.at_baseline for each in integrals])
+            missed = float(share_missed(torch.tensor([each.gap for each in integrals]), difference).max())
         for layer in layers:
             here = [i for i, one in enumerate(interventions) if one.layer == layer]
             here_slopes = [each[layer] for each in slopes]
@@ -366,9 +384,9 @@ class _Comparison:
                 .float()
                 .cpu()
             )
-        return predicted, effects
+        return predicted, effects, missed
 
-    def _slopes(self, layers: list[int], method: str) -> Mapping[int, Slope]:
+    def _slopes(self, layers: list[int], method: str) -> Answered:
         ask = EdgeQuestion(
             self.bridge,
             self.explanation.ids,
@@ -380,7 +398,7 @@ class _Comparison:
             integration=self.rule,
             gaps=False,
         )
-        return RULES[method].slopes(ask)[0]
+        return RULES[method].slopes(ask)
 
 
 def _with_counterfactuals(
