@@ -44,7 +44,7 @@ class Analyses(Group):
         from dcinterp.results.catalogue import GROUP, titles
         from dcinterp.support.extensions import entries
 
-        return [name.replace("_", "-") for name in (*titles(), *entries(GROUP))]
+        return [name.replace("_", "-") for name in dict.fromkeys((*titles(), *entries(GROUP)))]
 
     def summary(self, ctx: Any, name: str) -> str:
         from dcinterp.results.catalogue import GROUP, titles

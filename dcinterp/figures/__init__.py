@@ -7,7 +7,7 @@ and `plot(result, *, theme, **options) -> go.Figure`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from inspect import signature
@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest, require_known
-from dcinterp.support.extensions import load_all
+from dcinterp.support.extensions import entries, leave_out, load_all
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 __all__ = ["kinds", "plot"]
+
+GROUP = "figures"
+"""Where packages add theirs (see dcinterp.support.extensions)."""
 
 FORMER_KINDS = {"lending": "sharing"}
 """Words of version 0.1 for kinds of figure."""
@@ -83,17 +86,26 @@ def kinds() -> dict[tuple[str, str], ModuleType]:
     """The modules that draw, by the result and the kind of figure; those of other packages too."""
     names = (info.name for info in walk_packages(__path__, f"{__name__}.") if not info.ispkg)
     found: dict[tuple[str, str], ModuleType] = {}
-    for module in (*map(_import, names), *load_all("figures").values()):
-        name = getattr(module, "__name__", repr(module))
+    for module in map(_import, names):
         if not hasattr(module, "RESULT"):
             continue
-        drawn = (module.RESULT, getattr(module, "KIND", None))
-        if not all(isinstance(each, str) for each in drawn) or not callable(getattr(module, "plot", None)):
-            raise UserError(f"The figure in {name} needs RESULT and KIND, two texts, and plot(result, *, theme).")
-        if drawn in found:
-            raise UserError(
-                f"{name} and {found[drawn].__name__} draw the same figure, KIND {drawn[1]!r} of a {drawn[0]}; give one "
-                "another KIND."
-            )
-        found[drawn] = module
+        if obstacle := _obstacle(module, found):
+            raise UserError(f"The figure in {module.__name__} {obstacle}.")
+        found[module.RESULT, module.KIND] = module
+    for value, module in load_all(GROUP).items():
+        if obstacle := _obstacle(module, found):
+            leave_out(entries(GROUP)[value], f"it {obstacle}")
+        else:
+            found[module.RESULT, module.KIND] = module
     return found
+
+
+def _obstacle(module: Any, found: Mapping[tuple[str, str], ModuleType]) -> str:
+    """Why a module cannot draw beside those that were found; nothing where it can."""
+    drawn = (getattr(module, "RESULT", None), getattr(module, "KIND", None))
+    if not all(isinstance(each, str) for each in drawn) or not callable(getattr(module, "plot", None)):
+        return "needs RESULT and KIND, two texts, and plot(result, *, theme), in a module"
+    if drawn in found:
+        other = found[drawn].__name__
+        return f"draws the same figure as {other}, KIND {drawn[1]!r} of a {drawn[0]}; give one another KIND"
+    return ""

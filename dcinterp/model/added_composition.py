@@ -212,8 +212,9 @@ def require_identity(name: str) -> None:
     Raises:
         UserError: there is no such composer, or it says no `start_at_identity`; the message names those that do.
     """
-    able = [each for each, kind in COMPOSERS.items() if kind.start_at_identity is not Composer.start_at_identity]
     if name == NOT_COMPOSED or composer_class(name).start_at_identity is Composer.start_at_identity:
+        known = COMPOSERS.that_load().items()
+        able = [each for each, kind in known if kind.start_at_identity is not Composer.start_at_identity]
         raise UserError(
             f"compose={name!r} cannot start at the identity, so the model would not compute the same with it; choose "
             f"one of {', '.join(able)}."

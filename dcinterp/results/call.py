@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dcinterp.results.stored import check_call
 from dcinterp.support.errors import UserError, reason
+from dcinterp.support.extensions import of_package
 from dcinterp.support.text import shown
 
 FORMER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -91,7 +92,7 @@ class Call:
         """The command line that makes the same result, or one sentence, as a comment, that says why there is none."""
         if self.obstacle:
             return f"# {self.obstacle}"
-        if not self.public:
+        if not self.public and not of_package(self.analysis, self.home):
             return f"# {self.analysis} of {self.home} has no verb; the Python cell makes it."
         words = ["dcinterp", "analyze", self.analysis.replace("_", "-")]
         if self.model is not None:

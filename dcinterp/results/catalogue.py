@@ -11,6 +11,7 @@ packages add theirs by entry points; `homes` and `titles` are those of this repo
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -44,11 +45,25 @@ def titles() -> dict[str, str]:
     return {name: _title(name) for name in homes()}
 
 
+@cache
+def own_kinds() -> frozenset[str]:
+    """The names of the classes of the files of analyses, kinds of result among them."""
+    return frozenset(
+        name
+        for path in FOLDER.glob("*/*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), flags=re.M)
+    )
+
+
 def import_all() -> None:
-    """Import every analysis, those of other packages too, so that the registry and the kinds of result are complete."""
+    """Import every analysis of this repository, so that the registry and its kinds of result are complete."""
     for module in homes().values():
         import_analysis(module)
-    load_all(GROUP)
+
+
+def import_added() -> None:
+    """Import those of other packages; what cannot stand beside ours is left out with a warning."""
+    load_all(GROUP, own=homes())
 
 
 def import_analysis(module: str) -> None:

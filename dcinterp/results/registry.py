@@ -26,13 +26,13 @@ import torch
 from dcinterp.bridge.protocol import Bridge, alone, stages_of
 from dcinterp.checkpoints.fingerprint import drops_out, fingerprint, has_hooks, is_unchanged, revision
 from dcinterp.results.call import Call, plain, same
-from dcinterp.results.catalogue import GROUP, homes, import_all, import_analysis
+from dcinterp.results.catalogue import GROUP, homes, import_added, import_all, import_analysis
 from dcinterp.results.options import parameter_types
 from dcinterp.results.result import CALLS_NOW, TYPES_NOW, Result
 from dcinterp.results.stored import check_fields
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.support.extensions import WAY_OUT, entries, load_entry, package_of, require_new
+from dcinterp.support.extensions import WAY_OUT, entries, load_entry, of_package, package_of
 from dcinterp.support.former_names import renamed, warn_of
 
 P = ParamSpec("P")
@@ -179,10 +179,24 @@ def analysis(
             before=before or {},
         )
         require_types(entry)
+        require_own_name(function)
         _registered[function.__name__] = entry
         return run
 
     return register
+
+
+def require_own_name(function: Callable[..., Any]) -> None:
+    """Refuse an analysis whose name another one has.
+
+    Raises:
+        TypeError: as said.
+    """
+    name, module = function.__name__, function.__module__
+    there = _registered.get(name)
+    other = homes().get(name) or (module if there is None else inspect.unwrap(there.function).__module__)
+    if module != other and "__main__" not in (module, other):
+        raise TypeError(f"{other} has an analysis {name} already; call this one something else.")
 
 
 def require_types(entry: Analysis) -> None:
@@ -225,6 +239,7 @@ class _Analyses(Mapping[str, Analysis]):
 
     def _all(self) -> dict[str, Analysis]:
         import_all()
+        import_added()
         return _registered
 
     def __getitem__(self, name: str) -> Analysis:
@@ -252,7 +267,6 @@ def _register_of_package(name: str) -> None:
     Raises:
         UserError: it does not load, dcinterp has one of that name, or there is none in it.
     """
-    require_new(GROUP, homes())
     load_entry(GROUP, name)
     if name not in _registered:
         entry = entries(GROUP)[name]
@@ -267,9 +281,11 @@ ANALYSES: Mapping[str, Analysis] = _Analyses()
 
 def as_now(call: Call) -> Call:
     """A recorded call whose code, written by this version, makes the same result: it names what is no default now."""
-    if call.analysis in entries(GROUP) and call.analysis not in _registered:
+    if call.analysis in entries(GROUP) and call.analysis not in {*_registered, *homes()}:
         _register_of_package(call.analysis)
     entry = _registered.get(call.analysis)
+    if entry is not None and of_package(call.analysis, call.home):  # which may have moved it since
+        call = replace(call, home=inspect.unwrap(entry.function).__module__)
     if call.analysis not in homes():  # one of a program that uses ours, if any: no code is written from a file's words
         own = entry is not None and inspect.unwrap(entry.function).__module__ == call.home
         strange = f"This result says that it was made by {call.analysis} of {call.home}, which is no analysis here."

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dcinterp.results.call import Call
-from dcinterp.results.catalogue import import_all
+from dcinterp.results.catalogue import import_added, import_all, own_kinds
 from dcinterp.results.stored import check_fields, check_record, check_words
 from dcinterp.support.errors import UserError, nearest, reason
 from dcinterp.support.file_modes import open_like
@@ -26,6 +26,7 @@ from dcinterp.support.former_names import renamed, warn_of
 from dcinterp.support.json_files import read_json_object, require_plain_file
 from dcinterp.support.whole_files import UNFINISHED, whole
 
+HOUSE = __name__.partition(".")[0]
 TENSORS, RECORD = "tensors.safetensors", "result.json"
 INTERVALS = 5
 """The methods behind intervals, counted up when one changes: 2 early in version 0.2, 3 for groups of unequal size, 4
@@ -70,8 +71,12 @@ class Result:
         if not shared:
             other = Result.kinds.get(cls.__name__, cls)
             # A dataclass with slots makes its class twice, and a cell of a notebook is run again.
-            if (cls.__module__, cls.__qualname__) != (other.__module__, other.__qualname__):
-                raise TypeError(f"{other.__module__} has a kind of result {cls.__name__} already; name this one else.")
+            ours = not cls.__module__.startswith(f"{HOUSE}.") and cls.__name__ in own_kinds()
+            if ours or (cls.__module__, cls.__qualname__) != (other.__module__, other.__qualname__):
+                raise TypeError(
+                    f"{HOUSE if ours else other.__module__} has a kind of result {cls.__name__} already; name this one "
+                    "else, or load its file under one name only."
+                )
             Result.kinds[cls.__name__] = cls
         # A dataclass would write its own, which print every number and cannot compare tensors, but keeps what is there.
         for name in ("__repr__", "__eq__", "__hash__"):
@@ -99,7 +104,7 @@ class Result:
         shapes = "; ".join(f"{', '.join(names)} [{sizes}]" for sizes, names in alike.items())
         lines = [f"{type(self).__name__}: {shapes}"]
         if self.call is not None:
-            command = "" if self.call.obstacle or not self.call.public else self.call.command()
+            command = "" if self.call.obstacle or (line := self.call.command()).startswith("#") else line
             # On one line a command of several would be another one.
             how = ": see call.command()" if "\n" in command else f": {_short(command)}" if command else ""
             home = "dcinterp" if self.call.public else self.call.home
@@ -315,11 +320,13 @@ def load_result(folder: str | Path) -> Result:
     record = read_json_object(path, what="a result", way=way, ours=True)
     # Kinds are known once their modules are; here, so that a broken module is not taken for a broken result.
     import_all()
+    if record.get("kind") not in Result.kinds:
+        import_added()
     try:
         check_record(record)
         call = Call.from_record(record["call"]) if record.get("call") else None
         if record["kind"] not in Result.kinds and call is not None and not call.public:
-            way_in = "define it again" if call.home == "__main__" else f"import {call.home}"
+            way_in = "define it again" if call.home == "__main__" else f"install that package, or import {call.home}"
             raise UserError(f"{folder} holds a {record['kind'][:60]} of {call.home}; {way_in} first, and then load it.")
         kind = _kind(record["kind"])
         for change in CALLS_NOW if call is not None else ():

@@ -29,7 +29,9 @@ T = TypeVar("T")
 
 @cache
 def entries(group: str) -> Mapping[str, EntryPoint]:
-    """What packages add to a group, by name. Cost: some milliseconds, once; nothing is imported.
+    """What packages add to a group, by name (figures, which nobody names, by module). Cost: some milliseconds, once.
+
+    Nothing is imported. An analysis whose name is no name of a function is left out with a warning.
 
     Args:
         group: one of `GROUPS`.
@@ -39,7 +41,10 @@ def entries(group: str) -> Mapping[str, EntryPoint]:
     """
     found: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=f"dcinterp.{group}"), key=lambda each: (each.name, each.value)):
-        other = found.setdefault(entry.name, entry)
+        if group == "analyses" and not entry.name.isidentifier():
+            leave_out(entry, "an analysis has the name of its function there")
+            continue
+        other = found.setdefault(entry.value if group == "figures" else entry.name, entry)
         if other.value != entry.value:
             both = f"{package_of(other)} and {package_of(entry)}"
             raise UserError(f"{both} both add {entry.name!r} to dcinterp.{group}; uninstall one of them.")
@@ -49,6 +54,23 @@ def entries(group: str) -> Mapping[str, EntryPoint]:
 def package_of(entry: EntryPoint) -> str:
     """The name of the package that adds it."""
     return entry.dist.name if entry.dist is not None else entry.module
+
+
+def of_package(name: str, module: str) -> bool:
+    """Whether a package adds an analysis of this name, and this is a module of that package."""
+    entry = entries("analyses").get(name)
+    return entry is not None and entry.module.partition(".")[0] == module.partition(".")[0]
+
+
+def leave_out(entry: EntryPoint, why: str) -> None:
+    """Tell, once, that something of a package is not taken."""
+    if (entry.group, entry.name, entry.value) not in _told:
+        _told.add((entry.group, entry.name, entry.value))
+        said = f"{package_of(entry)} adds {entry.name!r} to {entry.group}, and {why}; it is left out."
+        warnings.warn(said, stacklevel=3)
+
+
+_told: set[tuple[str, str, str]] = set()
 
 
 def require_new(group: str, own: Collection[str]) -> None:
@@ -72,21 +94,31 @@ def load_entry(group: str, name: str) -> Any:
     entry = entries(group)[name]
     try:
         return entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
-            f"{package_of(entry)} adds {name!r} to dcinterp.{group}, and {entry.value} does not load "
-            f"({type(error).__name__}: {reason(error)}); {WAY_OUT}."
+            f"{package_of(entry)} adds {entry.name!r} to {entry.group}, and {_unloaded(entry, error)}; {WAY_OUT}."
         ) from error
 
 
-def load_all(group: str) -> dict[str, Any]:
-    """All that packages add to a group, by name; what does not load is left out with a warning."""
+def _unloaded(entry: EntryPoint, error: BaseException) -> str:
+    return f"{entry.value} does not load ({type(error).__name__}: {reason(error, 160)})"
+
+
+def load_all(group: str, own: Collection[str] = ()) -> dict[str, Any]:
+    """All that packages add to a group, by name; what does not load is left out with a warning.
+
+    Args:
+        own: names that dcinterp has; what a package adds under one of them is left out too.
+    """
     found: dict[str, Any] = {}
-    for name in entries(group):
+    for name, entry in entries(group).items():
+        if name in own:
+            leave_out(entry, "dcinterp has one of that name")
+            continue
         try:
-            found[name] = load_entry(group, name)
-        except UserError as error:
-            warnings.warn(f"{error} It is left out.", stacklevel=2)
+            found[name] = entry.load()
+        except (Exception, SystemExit) as error:
+            leave_out(entry, _unloaded(entry, error))
     return found
 
 
@@ -97,42 +129,70 @@ class Classes(MutableMapping[str, type[T]]):
         own: of this repository.
         base: what all of them are made from.
         group: where packages add to it.
+        taken: further names that mean something already.
     """
 
-    def __init__(self, own: Mapping[str, type[T]], base: type[Any], group: str) -> None:
-        self._known, self._own, self._base, self._group = dict(own), frozenset(own), base, group
+    def __init__(self, own: Mapping[str, type[T]], base: type[Any], group: str, taken: Collection[str] = ()) -> None:
+        self._known, self._own, self._base, self._group = dict(own), frozenset((*own, *taken)), base, group
+        self._gone: set[str] = set()
 
     def __getitem__(self, name: str) -> type[T]:
-        self._require_new()
+        names = self._names()
         if name not in self._known:
+            if name not in names:
+                raise KeyError(name)
             made = load_entry(self._group, name)
-            if not (isinstance(made, type) and issubclass(made, self._base) and getattr(made, "name", "") == name):
+            if obstacle := self._obstacle(name, made):
                 entry = entries(self._group)[name]
-                raise UserError(
-                    f"{package_of(entry)} adds {name!r} to dcinterp.{self._group}, and {entry.value} is no "
-                    f"{self._base.__name__} whose name is {name!r}; {WAY_OUT}."
-                )
+                raise UserError(f"{package_of(entry)} adds {name!r} to {entry.group}, and {obstacle}; {WAY_OUT}.")
             self._known[name] = made
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._known or name in entries(self._group)
+        return name in self._known or name in self._names()
 
     def __iter__(self) -> Iterator[str]:
-        self._require_new()
-        return iter(dict.fromkeys((*self._known, *entries(self._group))))
+        return iter(self._names())
 
     def __len__(self) -> int:
-        return len({*self._known, *entries(self._group)})
+        return len(self._names())
 
     def __setitem__(self, name: str, value: type[T]) -> None:
+        if obstacle := self._obstacle(name, value):
+            raise UserError(f"{name!r} cannot stand in dcinterp.{self._group}: {obstacle}.")
         self._known[name] = value
+        self._gone.discard(name)
 
     def __delitem__(self, name: str) -> None:
-        del self._known[name]
+        if name not in self._names():
+            raise KeyError(name)
+        self._known.pop(name, None)
+        self._gone.add(name)
 
-    def _require_new(self) -> None:
+    def __repr__(self) -> str:
+        return f"dcinterp.{self._group}: {', '.join(self)}"
+
+    def that_load(self) -> dict[str, type[T]]:
+        """All of them; what a package adds and does not load, or does not fit, is left out with a warning."""
+        found: dict[str, type[T]] = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except UserError as error:
+                leave_out(entries(self._group)[name], f"{error.__cause__ or error}".rstrip("."))
+        return found
+
+    def _names(self) -> tuple[str, ...]:
+        added = entries(self._group)
         require_new(self._group, self._own)
+        return tuple(dict.fromkeys((*self._known, *(name for name in added if name not in self._gone))))
+
+    def _obstacle(self, name: str, value: Any) -> str:
+        """Why something cannot stand under a name; nothing where it can."""
+        here = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))}"
+        if not (isinstance(value, type) and issubclass(value, self._base) and getattr(value, "name", "") == name):
+            return f"{here} is no {self._base.__name__} whose name is {name!r}"
+        return "dcinterp has one of that name" if name in self._own and self._known.get(name) is not value else ""
 
 
 @cache

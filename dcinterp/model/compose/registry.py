@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -28,7 +27,7 @@ def _scan() -> dict[str, type[Composer]]:
     return found
 
 
-COMPOSERS: MutableMapping[str, type[Composer]] = Classes(_scan(), Composer, "composers")
+COMPOSERS: Classes[Composer] = Classes(_scan(), Composer, "composers", taken=(NOT_COMPOSED,))
 """Every way of composing by the name that the config's `compose` gives."""
 
 
@@ -48,7 +47,7 @@ MECHANISM_COLUMNS = ("mechanism", "`compose`", "formula", "what M is", "released
 
 def mechanism_rows() -> list[tuple[str, ...]]:
     """(title, name, formula, what M is, released checkpoints, analyses) of every way of composing that has a row."""
-    listed = [(each.MECHANISM, each) for each in COMPOSERS.values() if each.MECHANISM is not None]
+    listed = [(each.MECHANISM, each) for each in COMPOSERS.that_load().values() if each.MECHANISM is not None]
     listed.sort(key=lambda pair: pair[0].title.lower())
     return [(m.title, each.name, m.formula, m.head_map, m.released, each.analyses()) for m, each in listed]
 

@@ -70,7 +70,7 @@ def test_an_analysis_that_does_not_import_is_named(monkeypatch):
         ("RESULT = 'Prediction'", "needs RESULT and KIND"),
         ("RESULT, KIND = dict, ''\ndef plot(result, *, theme): ...", "needs RESULT and KIND"),
         ("RESULT, KIND = 'Prediction', ''", "needs RESULT and KIND"),
-        ("RESULT, KIND = 'Prediction', ''\ndef plot(result, *, theme): ...", "draw the same figure"),
+        ("RESULT, KIND = 'Prediction', ''\ndef plot(result, *, theme): ...", "draws the same figure"),
         ("RESULT = ", "does not load"),
     ],
 )

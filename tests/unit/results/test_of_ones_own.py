@@ -54,7 +54,10 @@ def test_a_result_of_another_package_says_what_to_import(tmp_path, monkeypatch):
     record = json.loads((folder / "result.json").read_text())
     assert not record["call"].get("public", False)
     del Result.kinds["Counted"]
-    with pytest.raises(UserError, match=f"holds a Counted of {__name__}; import {__name__} first, and then load it"):
+    with pytest.raises(
+        UserError,
+        match=f"holds a Counted of {__name__}; install that package, or import {__name__} first, and then load it",
+    ):
         load_result(folder)
 
 

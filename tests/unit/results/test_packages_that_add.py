@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import yaml
 
+from dcinterp import figures
+from dcinterp.model.compose import registry
 from dcinterp.model.compose.base import Composer
+from dcinterp.model.compose.registry import COMPOSERS, mechanism_rows
+from dcinterp.model.compose.static import StaticCompose
 from dcinterp.support import extensions
 from dcinterp.support.errors import UserError
 
@@ -87,13 +92,18 @@ def install(folder: Path, entries: str = ENTRIES, name: str = "their-package") -
     return folder
 
 
-def give(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command of dcinterp in a process of its own, with what is installed in `folder`."""
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, with what is installed in `folder`."""
     paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-    words = [sys.executable, "-m", "dcinterp", *command]
+    environment = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(
-        words, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": paths}, timeout=300
+        [sys.executable, *words], capture_output=True, text=True, check=False, env=environment, timeout=300
     )
+
+
+def give(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """The same of a command of dcinterp."""
+    return run(folder, "-m", "dcinterp", *command)
 
 
 @pytest.fixture
@@ -104,6 +114,7 @@ def installed(tmp_path, monkeypatch):
         install(tmp_path / name, entries, name)
         monkeypatch.syspath_prepend(tmp_path / name)
         extensions.entries.cache_clear()
+        extensions._told.clear()
 
     before = set(sys.modules)
     yield there
@@ -126,9 +137,13 @@ def test_a_command_knows_what_a_package_adds(tmp_path):
     assert figure.stat().st_size > 0
     again = give(place, "replay", str(tmp_path / "saved"))
     assert again.returncode == 0, again.stderr
+    assert "dcinterp analyze count-tokens dcformer++ --prompt" in again.stdout
     without = give(tmp_path, "replay", str(tmp_path / "saved"))
     assert without.returncode == 2
-    assert "holds a CountedByThem of their_package.counting; import their_package.counting first" in without.stderr
+    assert (
+        "holds a CountedByThem of their_package.counting; install that package, or import their_package.counting first"
+        in without.stderr
+    )
 
 
 def test_a_run_trains_what_a_package_adds(tmp_path):
@@ -210,6 +225,95 @@ def test_two_packages_with_one_name_are_refused(installed):
 
 def test_what_does_not_load_is_left_out_of_lists(installed):
     installed("[dcinterp.figures]\nbroken = their_package.nowhere\nwhole = their_package.drawing\n")
-    with pytest.warns(UserWarning, match="their-package adds 'broken' to dcinterp.figures.* It is left out"):
+    with pytest.warns(UserWarning, match="their-package adds 'broken' to dcinterp.figures.*; it is left out"):
         found = extensions.load_all("figures")
-    assert list(found) == ["whole"]
+    assert list(found) == ["their_package.drawing"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        extensions.load_all("figures")  # said once
+
+
+def test_an_analysis_of_a_name_that_there_is_leaves_ours_alone(tmp_path):
+    place = install(tmp_path / "site", "[dcinterp.analyses]\npredict = their_package.counting:predict\n")
+    theirs = COUNTING.replace("count_tokens", "predict")
+    (place / "their_package" / "counting.py").write_text(theirs)
+    code = "from dcinterp.results.registry import ANALYSES; print(len(list(ANALYSES)), ANALYSES['predict'].title)"
+    listed = run(place, "-c", code)
+    assert listed.stdout.split(maxsplit=1)[1].strip() == "Prediction"
+    assert "adds 'predict' to dcinterp.analyses, and dcinterp has one of that name; it is left out" in listed.stderr
+    said = run(place, "-c", "import their_package.counting")
+    assert "TypeError: dcinterp.analysis.answers.predict has an analysis predict already" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("entries", "file", "said"),
+    [
+        ("look-back = their_package.counting:count_tokens", "", "an analysis has the name of its function there"),
+        ("count_tokens = their_package.counting:count_tokens", "import sys; sys.exit('no')", r"\(SystemExit: no\)"),
+        (
+            "count_tokens = their_package.counting:count_tokens",
+            COUNTING.replace("CountedByThem", "Prediction"),
+            "dcinterp has a kind of result Prediction already",
+        ),
+    ],
+)
+def test_an_analysis_that_does_not_fit_is_left_out(installed, tmp_path, entries, file, said):
+    installed(f"[dcinterp.analyses]\n{entries}\n")
+    (tmp_path / "their-package" / "their_package" / "counting.py").write_text(file or COUNTING)
+    with pytest.warns(UserWarning, match=f"their-package adds .*{said}.*; it is left out"):
+        assert extensions.load_all("analyses") == {}
+    if file:
+        with pytest.raises(UserError, match=f"their-package adds .*{said}.*; mend that package or uninstall it"):
+            extensions.load_entry("analyses", "count_tokens")
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (DRAWING.replace("KIND", "SORT"), "it needs RESULT and KIND"),
+        (DRAWING.replace("CountedByThem", "Prediction"), "it draws the same figure as dcinterp.figures"),
+    ],
+)
+def test_a_figure_that_does_not_fit_is_left_out(installed, tmp_path, module, said):
+    installed("[dcinterp.figures]\ntheirs = their_package.drawing\nagain = their_package.drawing\n")
+    (tmp_path / "their-package" / "their_package" / "drawing.py").write_text(module)
+    with pytest.warns(UserWarning, match=f"their-package adds '(theirs|again)' to dcinterp.figures, and {said}"):
+        found = figures.kinds.__wrapped__()
+    assert not [each for each in found.values() if each.__name__.startswith("their_package")]
+
+
+def test_lists_of_composers_leave_out_what_does_not_load(installed):
+    installed("[dcinterp.composers]\nbroken = their_package.nowhere:Broken\n")
+    with pytest.warns(UserWarning, match=r"adds 'broken' to dcinterp.composers.*; it is left out"):
+        rows = mechanism_rows()
+    assert "broken" not in [row[1] for row in rows]
+    assert "broken" in COMPOSERS
+
+
+def test_what_is_put_in_by_hand_is_held_to_the_same(monkeypatch):
+    class Mine(StaticCompose):
+        name = "by-hand"
+
+    monkeypatch.setattr(registry, "COMPOSERS", extensions.Classes(dict(COMPOSERS), Composer, "composers", ("none",)))
+    mine = registry.COMPOSERS
+    mine["by-hand"] = Mine
+    assert mine["by-hand"] is Mine
+    for name, value in (("other", Mine), ("static", Mine), ("none", Mine), ("by-hand", 3)):
+        with pytest.raises(UserError, match=f"'{name}' cannot stand in dcinterp.composers: "):
+            mine[name] = value
+    del mine["by-hand"]
+    assert "by-hand" not in mine
+    mine.clear()
+    assert not mine
+
+
+def test_a_package_may_move_its_analysis(tmp_path):
+    place = install(tmp_path / "site")
+    saved = tmp_path / "saved"
+    made = give(place, "analyze", "count-tokens", "dcformer++", "--prompt", PROMPT, "--save", str(saved))
+    assert made.returncode == 0, made.stderr
+    package = place / "their_package"
+    (package / "counting.py").rename(package / "moved.py")
+    (place / "their_package-1.0.dist-info" / "entry_points.txt").write_text(ENTRIES.replace("counting", "moved"))
+    again = give(place, "replay", str(saved))
+    assert again.returncode == 0, again.stderr

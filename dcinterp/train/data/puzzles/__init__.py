@@ -6,7 +6,6 @@ can be trained. A run reads one with `source: puzzle` and `data.puzzle: {name: .
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -28,7 +27,7 @@ def _scan() -> dict[str, type[Puzzle]]:
     return found
 
 
-PUZZLES: MutableMapping[str, type[Puzzle]] = Classes(_scan(), Puzzle, "puzzles")
+PUZZLES: Classes[Puzzle] = Classes(_scan(), Puzzle, "puzzles")
 """Every puzzle by the name that `data.puzzle.name` gives; a new one is a file in this folder, or of another package."""
 
 
