@@ -8,7 +8,7 @@ import synthetic_tasks
 from dcinterp.support.errors import UserError
 from workbench import analyses, circuit_view, examples, inputs, links, patching_form
 from workbench.glossary import tip
-from workbench.markdown import escape
+from workbench.markdown import escape, sentence
 from workbench.task_tables import COUNTERFACTUAL_KINDS
 from workbench.theme import theme
 from workbench.view import file_name, footer, show_warnings, view
@@ -50,7 +50,7 @@ if examples.own(name):
 try:
     patching_form.graph_of(name)
 except UserError as problem:
-    st.info(str(problem), icon=":material/info:")
+    st.info(sentence(problem), icon=":material/info:")
     links.end_page()
 
 across = st.columns([3, 1, 1])
@@ -102,7 +102,7 @@ try:
         links.end_page()
     live = circuit_view.ready(name, arguments)
 except UserError as problem:
-    st.info(str(problem), icon=":material/info:")
+    st.info(sentence(problem), icon=":material/info:")
     links.end_page()
 
 from dcinterp.mechanism.circuit_drawing import all_nodes  # noqa: E402
@@ -289,7 +289,7 @@ with below:
     loading.file_uploader("A saved circuit", type="json", key="circuit-file", on_change=load)
     by, refused = st.session_state.get("_circuit_refused", ("", ""))
     if refused and by == name:
-        st.error(refused, icon=":material/error:")
+        st.error(sentence(refused), icon=":material/error:")
     elif refused:
         st.button("Load the file that was given into this model", on_click=load, icon=":material/folder_open:")
 

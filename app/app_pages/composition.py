@@ -10,6 +10,7 @@ from dcinterp.support.errors import UserError
 from workbench import analyses, examples, inputs, links, models
 from workbench.glossary import tip
 from workbench.intervention_form import has_added
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 MOTIFS_LISTED = 8
@@ -152,14 +153,14 @@ def draw_causes():
             stage=stage,
         )
     except UserError as problem:  # a part of composition that no token decides, or a prompt of one token
-        st.caption(str(problem))
+        st.caption(sentence(problem))
         return
     beside = st.columns(2)
     with beside[0]:
         explained = links.choose("Explain the", causes.quantities, key="explained", default="weight")
     with beside[1]:
         by = links.choose("By", ["component", "token"], key="by", style="segmented_control")
-    st.markdown(causes.sentences()[causes.quantities.index(explained)])
+    st.markdown(escape(causes.sentences()[causes.quantities.index(explained)]))
     view(
         causes,
         "causes",

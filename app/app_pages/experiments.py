@@ -8,7 +8,7 @@ from dcinterp.evidence.verdicts import AT_AN_EDGE
 from dcinterp.support.errors import UserError
 from workbench import analyses, experiments, links
 from workbench.glossary import FAVOURS_AFTER, tip
-from workbench.markdown import escape, sentence
+from workbench.markdown import escape, sentence, without_pictures
 from workbench.view import view
 
 MAIN = (
@@ -93,7 +93,7 @@ except UserError as problem:
     show_protocol()
     links.end_page()
 for line in lines:
-    st.markdown(f"- {line}")
+    st.markdown(f"- {without_pictures(line)}")
 st.caption(
     "Supported: the whole interval over seeds lies above zero (a compute multiplier: above 1). Refuted: below. Open: "
     "it includes zero (or 1), or the line says why. The level is 95 % where no other is named.",
@@ -107,14 +107,14 @@ with st.expander("What the numbers do not say"):
     st.markdown("\n".join(f"- {each}" for each in experiments.limits(experiment)) or "Nothing is stated.")
 if searched := search_tables(experiment):
     with st.expander("What the search for the best values saw"):
-        st.markdown(searched)
+        st.markdown(without_pictures(searched))
 st.subheader("Differences", anchor=False)
 for difference in result.sentences():
     st.markdown(f"- {escape(difference)}")
 if again := experiments.lines_again(experiment):
     st.subheader("With other seeds", anchor=False, help="The same arms once more; it changes no verdict above.")
     for line in again:
-        st.markdown(f"- {line}")
+        st.markdown(f"- {without_pictures(line)}")
 if by_seed := experiments.curves(experiment):
     st.subheader("The edges of one seed, over training", anchor=False, help=tip("edge", "checkpoint"))
     seed = links.choose(

@@ -5,7 +5,7 @@ import streamlit as st
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links, models
 from workbench.glossary import tip
-from workbench.markdown import escape
+from workbench.markdown import escape, sentence
 from workbench.view import view
 
 COLOURS = {
@@ -141,7 +141,7 @@ answer = question.answer
 try:
     written = analyses.run("generation_steps", name, prompt=question.prompt, answer=answer, steps=count)
 except UserError as problem:
-    st.info(str(problem), icon=":material/info:")
+    st.info(sentence(problem), icon=":material/info:")
     links.end_page()
 stack = written.depths[::-1]
 labels = [f"{number}: {inputs.shown(token)}" for number, token in enumerate(written.written)]

@@ -8,7 +8,7 @@ from dcinterp.model.compose.registry import MECHANISM_COLUMNS, mechanism_rows
 from dcinterp.support.errors import UserError, shortened
 from dcinterp.support.paths import path_of
 from workbench import links, models
-from workbench.markdown import escape, sentence
+from workbench.markdown import escape, sentence, without_pictures
 
 st.title("Models", anchor=False)
 st.markdown(
@@ -20,7 +20,8 @@ st.markdown(
 def facts(found):
     """What is known of a model before it is loaded; its name is shown above."""
     first, *others = found.sentences()
-    st.markdown("  \n".join([f"family: {first.removeprefix(f'{found.name}: ')}", *others]))
+    said = [f"family: {first.removeprefix(f'{found.name}: ')}", *others]
+    st.markdown("  \n".join(map(without_pictures, said)))
     if not models.fits(found.loading_bytes):
         st.warning("The weights would leave too little memory to run the model on this machine.")
 

@@ -184,7 +184,7 @@ st.subheader("Along a path", anchor=False, help=tip("path patching", "compositio
 try:
     graph = patching_form.graph_of(name)
 except UserError as problem:
-    st.info(str(problem), icon=":material/info:")
+    st.info(sentence(problem), icon=":material/info:")
     links.end_page()
 receivers = list(dict.fromkeys(edge.nodes[1] for edge in graph.edges))
 across = st.columns([1, 2])

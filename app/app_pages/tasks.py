@@ -6,7 +6,7 @@ import synthetic_tasks
 from dcinterp.support.errors import UserError
 from workbench import analyses, examples, inputs, links, task_tables
 from workbench.glossary import tip
-from workbench.markdown import escape
+from workbench.markdown import escape, sentence
 from workbench.view import footer, show_warnings, view
 
 SHOWN = ("all", "right", "wrong")
@@ -91,7 +91,7 @@ else:
             examples=[examples.held_out(task, number) for number in numbers],
         )
     except UserError as problem:
-        st.info(str(problem), icon=":material/info:")
+        st.info(sentence(problem), icon=":material/info:")
         found = None
     if found is not None:
         st.markdown(escape(found.sentence()))

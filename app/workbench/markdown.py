@@ -15,7 +15,7 @@ def escape(text: str) -> str:
 
 def without_pictures(text: str) -> str:
     """Markdown whose pictures are links: the browser would fetch them, from wherever they say."""
-    return text.replace("![", "\\![")
+    return re.sub(r"(\\*)!\[", lambda at: at[1] + "\\" * (len(at[1]) % 2 == 0) + "![", text)
 
 
 def sentence(problem: Exception | str) -> str:

@@ -65,12 +65,15 @@ def is_here(name: str) -> bool:
     """Whether a name that a link asks for stands for files on this machine, so that no network is needed."""
     from dcinterp.checkpoints import names
     from dcinterp.checkpoints.hub import cached_snapshot
+    from dcinterp.checkpoints.tokenizer_files import has_tokenizer
 
     source = parts(name)[0].removeprefix(names.OWN)
     if source.startswith(names.PLANTED) or source in names.shipped_models():
         return True
     try:
-        return names.is_here(source) or (looks_like_hub_id(source) and cached_snapshot(source) is not None)
+        return names.is_here(source) or (
+            looks_like_hub_id(source) and (there := cached_snapshot(source)) is not None and has_tokenizer(there)
+        )
     except (ValueError, OSError):  # a folder with several models, or a name that is no path
         return False
 

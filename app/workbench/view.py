@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -18,6 +18,9 @@ from workbench.glossary import tip
 from workbench.heatmap import Picked, heatmap, is_heatmap
 from workbench.markdown import escape
 from workbench.theme import theme
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 QUIET = re.compile(r"Attribution (and ablation disagree in sign|gives \S+ -?\d)")
 """Warnings that stand beside nearly every example: scores predict ablations roughly, and some always miss."""
@@ -175,7 +178,7 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
         ("SVG", "svg", "image/svg+xml", figure_file("svg")),
     ]
     data = [
-        ("CSV", "csv", "text/csv", lambda: csv_text(table_of(result, shown)).encode()),
+        ("CSV", "csv", "text/csv", lambda: csv_text(for_spreadsheets(table_of(result, shown))).encode()),
         ("Parquet", "parquet", "application/vnd.apache.parquet", lambda: parquet(result)),
         ("Result folder", "zip", "application/zip", lambda: zipped(result)),
     ]
@@ -189,6 +192,15 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
             key = f"download-{ending}-{place}"
             called = file_name(result) if ending in ("parquet", "zip") else name
             st.download_button(label, content, f"{called}.{ending}", kind, key=key, on_click="ignore")
+
+
+def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table whose texts no spreadsheet takes for formulas: a token or a name may begin as one does."""
+
+    def plain(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r" else value
+
+    return frame.map(plain)
 
 
 def unclicked(caption: str) -> str:

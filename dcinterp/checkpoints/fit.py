@@ -56,6 +56,8 @@ def require_counts(path: Path, fields: Mapping[str, Any], tensors: int) -> None:
                 f"{name} in {path} is {value:,}, but there are only {tensors:,} tensors in the files beside it; use "
                 "files that belong together."
             )
+        if isinstance(value, Mapping):  # the model of texts in one of texts and images
+            require_counts(path, value, tensors)
 
 
 OTHER_HEADS = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from dcinterp.checkpoints.read import OURS, read_config_file, require_own_kind
@@ -11,6 +14,19 @@ from dcinterp.support.errors import UserError
 
 WEIGHTS = (".safetensors", ".bin")
 """How the names of files with weights end, the ones that are preferred first."""
+
+_ASKED: ContextVar[bool] = ContextVar("whether a person typed what is looked for", default=True)
+
+
+@contextmanager
+def not_typed() -> Iterator[None]:
+    """While the block runs, the hub is asked for nothing: a file or a link, and no person, names the models."""
+    before = _ASKED.set(False)
+    try:
+        yield
+    finally:
+        _ASKED.reset(before)
+
 
 HUB_SECONDS = 10.0
 """How long the hub has to answer at all."""
@@ -85,7 +101,7 @@ def reach_hub() -> None:
     """One quick question before the hub's client asks for minutes: is there a hub at all, and may it be asked?
 
     Raises:
-        OSError: it does not answer within `HUB_SECONDS`, or HF_HUB_OFFLINE is set.
+        OSError: it does not answer within `HUB_SECONDS`, HF_HUB_OFFLINE is set, or no person typed the name.
     """
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
@@ -93,6 +109,8 @@ def reach_hub() -> None:
     from huggingface_hub import constants
     from huggingface_hub.errors import OfflineModeIsEnabled
 
+    if not _ASKED.get():
+        raise OSError("a file names it, and nobody typed it, so it is not asked; get the model with `dcinterp load`.")
     if constants.HF_HUB_OFFLINE:
         raise OfflineModeIsEnabled
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -30,11 +31,11 @@ from dcinterp.checkpoints.names import (
 )
 from dcinterp.checkpoints.read import OURS, read_config_file, read_model, require_own_kind
 from dcinterp.checkpoints.tensor_files import count_tensors
-from dcinterp.checkpoints.tokenizer_files import has_tokenizer, read_tokenizer, require_fit
+from dcinterp.checkpoints.tokenizer_files import TOKENIZER_CONFIG, has_tokenizer, read_tokenizer, require_fit
 from dcinterp.support.errors import UserError, nearest, reason, require_known
 from dcinterp.support.file_names import COMPOSITION
 from dcinterp.support.paths import path_of
-from dcinterp.support.pretrained import on_disk, read_pretrained, require_no_code
+from dcinterp.support.pretrained import asks_for_code, on_disk, read_pretrained, require_no_code
 from dcinterp.support.progress import without_bars
 from dcinterp.support.text import shown
 
@@ -181,6 +182,8 @@ def _load_foreign(folder: Path, kind: str, device: Any, dtype: torch.dtype | Non
     try:
         if words is None and not has_tokenizer(folder):
             return wrap_foreign(_read_foreign_model(folder, device, dtype), None, str(folder))
+        if words is None and asks_for_code(folder / TOKENIZER_CONFIG):
+            words = read_tokenizer(folder)  # and not by TransformerLens, which would do as it is told
         with on_disk(words) as tokenizer:
             return boot(str(folder), device=str(device) if device else None, dtype=dtype, tokenizer=tokenizer)
     except (UserError, MemoryError):
@@ -296,8 +299,18 @@ def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> Transfor
 
 
 def _boot_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
     from dcinterp.bridge import boot
 
+    if words is None:
+        with suppress(EntryNotFoundError):  # as of models with tokenizers of other files
+            if asks_for_code(Path(hf_hub_download(name, TOKENIZER_CONFIG))):
+                raise UserError(
+                    f"The tokenizer of {name} asks for code of its own to be run (trust_remote_code in its "
+                    f"{TOKENIZER_CONFIG}), which dcinterp does not do; give another with tokenizer=."
+                )
     try:
         with on_disk(words) as tokenizer:
             return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=tokenizer)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickletools
 import zipfile
+from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -59,6 +61,20 @@ def _spread(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
+def _require_no_room(pickled: IO[bytes]) -> None:
+    """Refuse a pickle that asks for bytes of a size which it names, of all that torch lets it ask for."""
+    for _, argument, _ in pickletools.genops(pickled):
+        if isinstance(argument, str) and argument.split(" ")[-1] == "bytearray":
+            raise ValueError("it asks for bytes that it does not hold")
+
+
+def _require_small(pickled: IO[bytes], size: int) -> None:
+    """Refuse a pickle with a number that could only be a size, and is larger than the file."""
+    for _, argument, _ in pickletools.genops(pickled):
+        if isinstance(argument, int) and not -(2**31) < argument <= max(size, 2**16) and argument < 2**64:
+            raise ValueError(f"it says a size of {argument:,} bytes")
+
+
 def require_sizes(path: Path) -> int:
     """Refuse a file that says it holds more than it does, before memory is taken for it; at most how many tensors.
 
@@ -70,14 +86,15 @@ def require_sizes(path: Path) -> int:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as file:
                 entries = file.infolist()
-            if sum(entry.file_size for entry in entries) > size:
-                raise ValueError("it would unpack to more than its size")
+                if sum(entry.file_size for entry in entries) > size:
+                    raise ValueError("it would unpack to more than its size")
+                for entry in entries:
+                    if entry.filename.endswith(".pkl"):
+                        _require_no_room(BytesIO(file.read(entry)))
             return len(entries)
         with path.open("rb") as file:  # as torch wrote before 1.6: five pickles, then the numbers
             for _ in range(5):
-                for _, argument, _ in pickletools.genops(file):
-                    if isinstance(argument, int) and not -(2**31) < argument <= max(size, 2**16) and argument < 2**64:
-                        raise ValueError(f"it says a size of {argument:,} bytes")
+                _require_small(file, size)
     except (ValueError, zipfile.BadZipFile, RecursionError, EOFError) as error:
         raise UserError(
             f"{path} is damaged or holds more than tensors, which is not safe to open ({reason(error, 60)}); ask for a "

@@ -12,7 +12,8 @@ from dcinterp.support.errors import UserError, reason
 from dcinterp.support.json_files import require_plain_file
 from dcinterp.support.pretrained import WITHOUT_CODE
 
-FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+FILES = ("tokenizer.json", TOKENIZER_CONFIG, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 """Any of these makes a folder one with a tokenizer."""
 
 
@@ -28,8 +29,8 @@ def has_tokenizer(folder: Path) -> bool:
     return bool(found)
 
 
-PATTERNS = "tokenizer* special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
-"""Whatever a tokenizer may consist of."""
+PATTERNS = "tokenizer*.json special_tokens_map.json added_tokens.json vocab.* merges.txt *.model chat_template.jinja"
+"""Whatever a tokenizer may consist of, Python code aside."""
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -292,6 +292,9 @@ def as_now(call: Call) -> Call:
         return replace(call, public=False, obstacle=call.obstacle or ("" if own else strange))
     entry, call = ANALYSES[call.analysis], replace(call, home=homes()[call.analysis], public=True)
     arguments = entry.arguments_now(call.arguments)
+    if unknown := [name for name in arguments if name not in entry.parameters]:
+        said = f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it."
+        return replace(call, obstacle=call.obstacle or said)
     defaults = {name: parameter.default for name, parameter in entry.parameters.items()}
     shown = tuple(dict.fromkeys(entry.former.get(name, name) for name in call.shown))
     more = [n for n, value in arguments.items() if n in defaults and n not in shown and not same(value, defaults[n])]

@@ -90,6 +90,13 @@ def replay(folder: str | Path, *, tolerance: float = 1e-4, progress: Progress = 
 
 
 def _run(call: Call, progress: Progress) -> tuple[Any, Result]:
+    from dcinterp.checkpoints.hub import not_typed
+
+    with not_typed():
+        return _run_here(call, progress)
+
+
+def _run_here(call: Call, progress: Progress) -> tuple[Any, Result]:
     from dcinterp.checkpoints.load import load
 
     entry = ANALYSES[call.analysis]

@@ -61,6 +61,8 @@ def check_call(record: Mapping[str, Any]) -> None:
         raise UserError(f"call.analysis is {shown(record['analysis'])}, not the name of an analysis")
     if not all(map(_is_name, record["home"].split("."))):
         raise UserError(f"call.home is {shown(record['home'])}, not the name of a module")
+    if (record["model"] or "").startswith("-"):
+        raise UserError(f"call.model is {shown(record['model'])}, not the name of a model")
     if not record.get("obstacle", "").isprintable():
         raise UserError(f"call.obstacle is {shown(record['obstacle'], 40)}, not a sentence")
     dtype = record.get("dtype")

@@ -23,7 +23,10 @@ WITHOUT_CODE = {"trust_remote_code": False}
 
 @contextmanager
 def on_disk(tokenizer: Any) -> Iterator[Any]:
-    """A tokenizer as one that was read from files: TransformerLens reads it again, from where it came; None stays."""
+    """A tokenizer as one that was read from files: TransformerLens reads it again, from where it came; None stays.
+
+    It does so with what the files say as options, among which one may ask for their own code to be run.
+    """
     from transformers import AutoTokenizer
 
     if tokenizer is None:
@@ -31,7 +34,14 @@ def on_disk(tokenizer: Any) -> Iterator[Any]:
         return
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        yield AutoTokenizer.from_pretrained(folder, local_files_only=True, **WITHOUT_CODE)
+        words = AutoTokenizer.from_pretrained(folder, local_files_only=True, **WITHOUT_CODE)
+        words.init_kwargs |= WITHOUT_CODE
+        yield words
+
+
+def asks_for_code(path: Path) -> bool:
+    """Whether a tokenizer_config.json asks by itself for code to be run, where it is read a second time."""
+    return path.is_file() and bool(read_json_object(path).get("trust_remote_code"))
 
 
 def require_no_code(folder: Path) -> None:

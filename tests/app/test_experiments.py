@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from tests.app.opening import open_page
 
@@ -33,6 +34,15 @@ def test_pictures_of_a_protocol_are_links(app, write_experiment):
     (shown,) = [text.value for text in app.markdown if "a picture" in text.value]
     assert "\\![a picture](https://example.org/a.png) and \\![other][ref]; not so!" in shown
     assert not re.search(r"(?<!\\)!\[", shown)
+
+
+@pytest.mark.parametrize("before", ["", "\\", "\\\\", "\\\\\\", "`a\\`"])
+def test_no_backslash_brings_a_picture_back(before):
+    from markdown_it import MarkdownIt
+
+    from workbench.markdown import without_pictures
+
+    assert "<img" not in MarkdownIt().render(without_pictures(f"{before}![x](https://example.org/p.png)"))
 
 
 def test_every_hypothesis_is_listed_when_asked_for(app, write_experiment):

@@ -6,6 +6,8 @@ import ast
 import json
 import re
 import shutil
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -41,6 +43,22 @@ def test_no_remark_stands_alone_in_a_page():
         assert not alone, f"{page.name}, line {alone[0]}"
     config = tomllib.loads((APP / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
     assert config["runner"]["magicEnabled"] is False
+
+
+def test_pages_of_others_cannot_drive_the_workbench(tmp_path):
+    """Not by a name of theirs that stands for this machine, nor by settings in the folder that it is started in."""
+    (tmp_path / ".streamlit").mkdir()
+    (tmp_path / ".streamlit" / "config.toml").write_text("[server]\nenableCORS = false\nenableAgentApi = true\n")
+    program = (
+        f"from streamlit import config; config._main_script_path = {str(APP / 'asgi.py')!r}; "
+        "config.get_config_options(force_reparse=True); "
+        "from streamlit.web.server.starlette.starlette_websocket import _is_origin_allowed as allowed; "
+        "hosts = [f'{name}:8501' for name in ('127.0.0.1', 'localhost', 'foreign.example')]; "
+        "own = [allowed(f'http://{host}', host) for host in hosts]; "
+        "print(own, config.get_option('server.enableCORS'), config.get_option('server.enableAgentApi'))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[True, True, False] True False"
 
 
 @pytest.mark.parametrize("model", ["dcformer++", "transformer++", "dcformer++-lookup", "planted:share-by-kp"])

@@ -51,7 +51,7 @@ from dcinterp.support.paths import path_of
 from dcinterp.train.config.recipe import TrainConfig, find_config, own_folders, read_tree
 from dcinterp.train.control.experiment import DRAWS, FINAL, SEEDED, Claim, Experiment, Hypothesis, Multiplier
 from dcinterp.train.control.seeds import parse_seeds
-from dcinterp.train.control.sweep import TABLE, file_name, leaves, meet
+from dcinterp.train.control.sweep import MOST_RUNS, TABLE, file_name, leaves, meet
 from dcinterp.train.data.puzzles import open_puzzle
 
 FILE = "experiment.yaml"
@@ -76,8 +76,6 @@ TUNING_KEYS = ("keys", "seeds", "config", "by", "best", "measure_best", "at_an_e
 AGAIN_KEYS = ("seeds", "draws")
 EDGE_RULES = ("open", "marked")
 AS = "tuned_as"
-MOST_RUNS = 100_000
-"""Of a search; a few lists of values come to billions, all of which would be made to be checked."""
 
 
 def read_experiment(path: str | Path, *, table: str | Path | None = None) -> Experiment:

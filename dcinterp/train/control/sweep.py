@@ -16,6 +16,7 @@ does not stop the rest.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -68,6 +69,8 @@ from dcinterp.train.loop.checkpoints import steps_in
 from dcinterp.train.loop.metrics_file import accuracy_column, data_digest, made_with, read_records, trained_steps
 
 KEYS = ("output", "config", "runs", "grid", "jobs")
+MOST_RUNS = 100_000
+"""Of a sweep, or a search: a few lists of values come to billions, all of which would be made to be checked."""
 TABLE = "results.csv"
 LONGEST_NAME = 200
 """Bytes of the name of a run, which its files are named after."""
@@ -127,6 +130,8 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
         raise UserError(f"jobs is {jobs!r} in {path}; it must be a whole number of at least 1.")
     if not any(tree.get(key) for key in ("config", "runs", "grid")):
         raise UserError(f"{path} describes no runs; give `config`, `runs` or `grid`.")
+    if (count := len(listed) * math.prod(map(len, grid.values()))) > MOST_RUNS:
+        raise UserError(f"{path} describes {count:,} runs; {MOST_RUNS:,} are the most: leave values of its grid out.")
     folder = path_of(output or tree.get("output") or f"runs/{path.stem}")
     runs = [
         _run(base, folder, run, dict(zip(grid, chosen, strict=True)))
@@ -135,10 +140,11 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     ]
     for run in runs:
         _require_model(run)
-    names = [run.name for run in runs]
-    for name in names:
-        if names.count(name) > 1:
+    named: set[str] = set()
+    for name in (run.name for run in runs):
+        if name.casefold() in named:  # on many disks their folders would be one
             raise UserError(f"Two runs of {path} are called {name!r}; give the entries under `runs` different names.")
+        named.add(name.casefold())
     return Sweep(folder, tuple(runs), jobs)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import random
 import shutil
 import struct
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -24,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 import dcinterp
 from dcinterp import UserError
-from dcinterp.checkpoints.fit import require_finite
+from dcinterp.checkpoints.fit import require_counts, require_finite
 from dcinterp.checkpoints.names import SHIPPED
 from dcinterp.checkpoints.pickled_file import PickledFile
 from dcinterp.checkpoints.safetensors_file import SafetensorsFile
@@ -203,8 +205,6 @@ def test_a_bin_file_holds_a_table_of_tensors(tmp_path, content, message, zipped)
 
 
 def test_a_bin_file_that_unpacks_to_more_than_it_is_takes_no_memory(tmp_path):
-    import zipfile
-
     path = tmp_path / "pytorch_model.bin"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", b"\0" * 10**7)
@@ -407,6 +407,26 @@ def test_a_gguf_header_is_held_against_its_file(tmp_path):
     said(lambda: require_gguf(path), "no model has a tensor 'blk.0.attn_x.weight'")
     path.write_bytes(whole.replace(struct.pack("<f", 10000.0), struct.pack("<f", math.nan)))
     said(lambda: require_gguf(path), "'llama.rope.freq_base' is nan")
+
+
+def test_a_pickle_in_a_zip_cannot_ask_for_more_than_its_file(tmp_path):
+    class Large:
+        def __reduce__(self):
+            return bytearray, (3 * BILLION,)
+
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(2)}, path)
+    with zipfile.ZipFile(path) as whole:
+        entries = {name: whole.read(name) for name in whole.namelist()}
+    with zipfile.ZipFile(path, "w") as changed:
+        for name, content in entries.items():
+            changed.writestr(name, pickle.dumps({"a": Large()}, 2) if name.endswith("data.pkl") else content)
+    said(lambda: PickledFile(path), str(path), "it asks for bytes that it does not hold")
+
+
+def test_a_count_of_a_part_is_held_against_the_tensors():
+    fields = {"text_config": {"num_hidden_layers": BILLION}}
+    said(lambda: require_counts(Path("config.json"), fields, 20), "num_hidden_layers", "1,000,000,000")
 
 
 def test_code_beside_a_model_is_never_run(folders, tmp_path, monkeypatch):

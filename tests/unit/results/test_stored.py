@@ -14,7 +14,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 
 import dcinterp
-from dcinterp import UserError
+from dcinterp import UserError, replay
 from dcinterp.mechanism.interventions import read_interventions
 from dcinterp.results.call import EXAMPLE, Call, from_plain, source_text
 from dcinterp.results.result import RECORD, TENSORS, Result, load_result
@@ -243,6 +243,33 @@ def test_no_code_is_written_for_what_is_no_analysis(folder, home, name, public):
     for code in (call.python(), call.command()):
         assert code.startswith("# ")
         assert "\n" not in code
+
+
+def test_no_command_has_options_that_the_analysis_has_not(folder):
+    record = json.loads((folder / RECORD).read_text())
+    record["call"] |= {"obstacle": "", "model": "dcformer++"}
+    record["call"]["arguments"]["engine"] = "dask:somewhere:8786"
+    record["call"]["shown"].append("engine")
+    (folder / RECORD).write_text(json.dumps(record))
+    call = load_result(folder).call
+    assert call.command() == call.python()
+    assert call.command().endswith("has no argument 'engine'; use the version that made it.")
+    record["call"]["model"] = "--help"
+    (folder / RECORD).write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"call\.model is '--help', not the name of a model"):
+        load_result(folder)
+
+
+def test_a_result_does_not_have_the_hub_asked(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: asked.append(1))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    record = json.loads((folder / RECORD).read_text())
+    record["call"] |= {"obstacle": "", "model": "somebody/a-model"}
+    (folder / RECORD).write_text(json.dumps(record))
+    with pytest.raises(UserError, match="nobody typed it, so it is not asked; get the model with `dcinterp load`"):
+        replay(folder)
+    assert not asked
 
 
 def test_an_analysis_of_ours_is_called_where_it_is_now(folder):

@@ -70,6 +70,8 @@ def test_lists_and_grids_multiply(tmp_path):
         ("runs: [{name: a}, {name: a}]", "called 'a'"),
         ("runs: [{name: odd, recipe.lerning_rate: 1}]", "The run odd: Unknown key 'lerning_rate'"),
         ("jobs: 0", "at least 1"),
+        (f"grid: {{{', '.join(f'data.k{n}: [1, 2, 3, 4, 5, 6]' for n in range(9))}}}", "describes 10,077,696 runs"),
+        ("runs: [{name: plain}, {name: Plain}]", "Two runs of .* are called 'Plain'"),
         ("{}", "describes no runs; give `config`, `runs` or `grid`"),
         ("output: runs/mine", "describes no runs"),
         ("config: missing.yaml", "no training config"),
