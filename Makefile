@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13) and "dcinterp needs Python 3.11 to 3.13; say which: make app PYTHON=python3.12")
 INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt --editable
 SETUP  := $(VENV)/.app
 READY  := $(VENV)/.ready
@@ -20,12 +21,14 @@ help:
 $(SETUP): pyproject.toml constraints.txt
 	@echo "Setting up in $(VENV), this once: PyTorch and the like, about 2 GB, which takes some minutes."
 	@echo "For the last of them, while it unpacks, pip prints nothing."
+	@$(PYTHON) -c '$(FITS)'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .
 	@touch $@
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up the app and the tools of the checks in $(VENV), this once: some minutes."
+	@$(PYTHON) -c '$(FITS)'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) '.[dev]' --quiet
 	@touch $(SETUP) $@

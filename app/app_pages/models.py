@@ -13,7 +13,7 @@ from workbench.markdown import escape, sentence, without_pictures
 st.title("Models", anchor=False)
 st.markdown(
     f"All pages show the model that is chosen in the sidebar. At most {models.LOADED_AT_MOST} models are in memory at "
-    f"a time; {models.readable(models.available_memory(), 'B')} of memory are free."
+    f"a time.{models.memory_sentence()}"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from dataclasses import dataclass
@@ -341,21 +342,27 @@ def _ask_hub(name: str) -> HubSize | str:
 
 def fits(loading_bytes: int) -> bool:
     """Whether loading leaves a fifth of the free memory for running the model."""
-    return loading_bytes < 0.8 * available_memory()
+    return loading_bytes < 0.8 * (available_memory()[0] or math.inf)
 
 
-def available_memory() -> int:
-    """Free memory of this machine in bytes."""
+def memory_sentence() -> str:
+    """How much memory there is, as far as the system says."""
+    count, free = available_memory()
+    return f" {readable(count, 'B')} of memory are {'free' if free else 'in this machine'}." if count else ""
+
+
+def available_memory() -> tuple[int, bool]:
+    """Free memory of this machine in bytes, or all of it where the system does not say (False); 0 for not known."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
+                return int(line.split()[1]) * 1024, True
     except OSError:
         pass
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), False
     except (ValueError, OSError, AttributeError):
-        return 0
+        return 0, False
 
 
 def readable(count: float, unit: str = "") -> str:

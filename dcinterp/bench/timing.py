@@ -72,7 +72,7 @@ def peak_memory(run: Callable[[], object]) -> int | None:
         before = _field(status, "VmRSS")
         run()
         return max(0, _field(status, "VmHWM") - before)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):
         return None
 
 

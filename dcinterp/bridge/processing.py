@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
+from dcinterp.support.wide import wide
 
 TOKENS = 8
 """Of a run that is compared."""
@@ -72,7 +73,7 @@ def _log_probabilities(bridge: Any) -> Tensor | None:
     try:
         ids = short_prompt(bridge.cfg.d_vocab, bridge.cfg.n_ctx)
         with torch.no_grad():
-            found: Tensor = bridge(ids.to(parameter.device)).double().log_softmax(-1).cpu()
+            found: Tensor = wide(bridge(ids.to(parameter.device))).log_softmax(-1).cpu()
     except Exception:  # of as many classes as there are kinds of models
         return None
     return found if bool(found.isfinite().all()) else None

@@ -60,13 +60,19 @@ def command(
         return
     typer.echo(printable("\n".join(described.sentences())))
     typer.echo(f"hooks: {hooks} in {layers} layers; list them with: dcinterp hooks {shlex.quote(model)}")
-    typer.echo(f"loaded in {seconds:.1f} s, at most {size(resident_bytes())} in memory meanwhile")
+    most = resident_bytes()
+    meanwhile = f", at most {size(most)} in memory meanwhile" if most is not None else ""
+    typer.echo(f"loaded in {seconds:.1f} s{meanwhile}")
 
 
-def resident_bytes() -> int:
-    """The most memory that this process has held."""
-    import resource
+def resident_bytes() -> int | None:
+    """The most memory that this process has held; None where the system does not say."""
     import sys
+
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
 
     # Linux counts in kilobytes, macOS in bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -41,6 +41,7 @@ from dcinterp.mechanism.head_maps import branch_map, composer_of
 from dcinterp.mechanism.path_gradient import Hooks
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError, require_known
+from dcinterp.support.wide import wide
 
 __all__ = ["ABLATIONS", "DEFAULT", "AblationKind", "Kind", "Replacement", "Unmatched", "kinds_in_words", "replacement"]
 __all__ += ["apply_map", "rotated", "side_of"]
@@ -242,7 +243,7 @@ def replacement(
         for tap in taps:
             values = [cache[name] for name in _read(tap)]
             value = branch_map(values, groups[tap]) if tap in groups else values[0]
-            total[tap] = total.get(tap, 0) + value.detach().double().sum((0, 1))
+            total[tap] = total.get(tap, 0) + wide(value.detach()).sum((0, 1))
     kept = {name: [found[i] for i in sorted(found)] for name, found in rows.items()}
     positions = sum(ids.shape[1] for ids in examples)
     if kind == "mean":

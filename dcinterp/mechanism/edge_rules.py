@@ -46,6 +46,7 @@ from dcinterp.mechanism.linearised import Linearised
 from dcinterp.mechanism.path_gradient import Hooks, Integration, Metric, Move, PathGradient, Paths, for_depth
 from dcinterp.mechanism.stream import Stream
 from dcinterp.support.errors import UserError
+from dcinterp.support.wide import wide
 
 BySource = Float[Tensor, "branch head_from head_to source"]
 Beyond = Float[Tensor, "head_from head_to term"]
@@ -334,6 +335,6 @@ def _ends_of_paths(
     made = []
     for (layer, average), name, value in zip(averages.items(), ask.sites, values.tolist(), strict=False):
         moved = (ask.ends[name] - starts[name])[0]
-        gap = whole - value - float((moved.double() * average.double()).sum())
+        gap = whole - value - float((wide(moved) * wide(average)).sum())
         made.append(PathGradient({site(ask.bridge, layer, ask.stage): average}, value, whole, gap, 1))
     return made

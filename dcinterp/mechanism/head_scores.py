@@ -34,6 +34,7 @@ from dcinterp.mechanism.path_gradient import (
 from dcinterp.mechanism.stream import Stream, metric_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.progress import Progress, silent
+from dcinterp.support.wide import wide
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def mean_outputs(bridge: Bridge, reference: Sequence[TokenIds], progress: Progre
     for some in equal_lengths(reference):
         ids = torch.cat([reference[i] for i in some])
         for name, z in outputs(bridge, ids)[1].items():
-            total[name] = total.get(name, 0) + z.double().sum((0, 1))
+            total[name] = total.get(name, 0) + wide(z).sum((0, 1))
         count, done = count + ids.numel(), done + len(some)
         progress(done, len(reference), "mean of the reference set")
     return {name: (z / count)[None, None] for name, z in total.items()}

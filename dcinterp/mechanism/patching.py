@@ -339,7 +339,7 @@ def sweep(
         for start in range(0, len(here), batch_size):
             some = here[start : start + batch_size]
             hooks = patch_hooks([patches[i] for i in some], taken)
-            values[some] = metric_of(stream, pair.explanation.metric, len(some), hooks).double().cpu()
+            values[some] = metric_of(stream, pair.explanation.metric, len(some), hooks).cpu().double()
             done += len(some)
             progress(done, len(patches), f"layer {layer}")
     return values

@@ -30,6 +30,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.mechanism.stream import Hooks as Hooks
 from dcinterp.mechanism.stream import Stream, metric_of, replace_rows
+from dcinterp.support.wide import wide
 
 Path = Literal["layer", "joint"]
 """One path a layer, or one for all layers together."""
@@ -183,8 +184,8 @@ class Move:
 
     def along(self, total: Mapping[str, Tensor]) -> float:
         """<x - b, total>."""
-        by = {name: (x if self.starts is None else x - self.starts[name])[0].double() for name, x in self.ends.items()}
-        return sum(float((by[name] * each.double()).sum()) for name, each in total.items())
+        by = {name: wide((x if self.starts is None else x - self.starts[name])[0]) for name, x in self.ends.items()}
+        return sum(float((by[name] * wide(each)).sum()) for name, each in total.items())
 
 
 class Job(NamedTuple):

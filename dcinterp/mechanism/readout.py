@@ -81,10 +81,10 @@ def held_norm(bridge: Bridge, x: Float[Tensor, "place d_model"], norm: Any = Non
     plus, minus, shifted = _normed(bridge, norm, probes)
     bias = (plus + minus) / 2
     centred = bool((shifted - plus).abs().max() <= 1e-2 * (plus - bias).abs().max())
-    unit = signs.double().cpu()
+    unit = signs.cpu().double()
     unit = unit - unit.mean() if centred else unit
     gain = (plus - bias) / (unit / unit.pow(2).mean().sqrt())
-    wide = x.double().cpu()
+    wide = x.cpu().double()
     moved = (wide - wide.mean(-1, keepdim=True) * centred) * gain
     normed = _normed(bridge, norm, x) - bias
     return HeldNorm(gain, bias, centred, scale=moved.pow(2).sum(-1) / (moved * normed).sum(-1))
@@ -101,7 +101,7 @@ def read_out(bridge: Bridge, x: Float[Tensor, "pos d_model"]) -> Float[Tensor, "
 def unembedding(bridge: Bridge, token: int) -> tuple[Float[Tensor, " d_model"], float]:
     """(column of W_U, entry of b_U) of a token, in float64 on the CPU."""
     bias = getattr(bridge, "b_U", None)
-    return bridge.W_U[:, token].detach().double().cpu(), 0.0 if bias is None else float(bias[token])
+    return bridge.W_U[:, token].detach().cpu().double(), 0.0 if bias is None else float(bias[token])
 
 
 def require_text(bridge: Bridge) -> None:
@@ -149,4 +149,4 @@ def _normed(bridge: Bridge, norm: Any, x: Float[Tensor, "place d_model"]) -> Flo
     """What a norm makes of these vectors, in float64 on the CPU."""
     with alone(bridge):
         normed: Tensor = norm(x[None])[0]
-    return normed.double().cpu()
+    return normed.cpu().double()

@@ -21,6 +21,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dcinterp.support.wide import wide
+
 Reading = Literal["concatenated", "stacked", "product"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
 OTHER_AXIS: dict[str, Reading] = {"concatenated": "stacked", "stacked": "concatenated"}
@@ -49,7 +51,7 @@ def variances(
     Cost: one QR per head ("stacked": two products [d_model, d_head, d_model]) and one eigendecomposition of size
     min(d_model, head * d_head).
     """
-    left, right = left.double(), right.double()
+    left, right = wide(left), wide(right)
     if reading == "stacked":
         return _stacked(left, right, centre)
     if centre:

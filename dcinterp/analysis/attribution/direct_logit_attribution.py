@@ -253,7 +253,7 @@ def _names(bridge: Bridge) -> list[str]:
 
 def _wide(tensor: Tensor) -> Tensor:
     """In float64 on the CPU."""
-    return tensor.detach().double().cpu()
+    return tensor.detach().cpu().double()
 
 
 def _bias(part: Any, name: str, like: Tensor) -> Float[Tensor, "place d_model"]:

@@ -25,6 +25,7 @@ from dcinterp.mechanism.prompt import Prompt, Token, decoded, spaced_token_id, t
 from dcinterp.mechanism.readout import likeliest, rank_of
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
+from dcinterp.support.wide import wide
 
 if TYPE_CHECKING:
     from synthetic_tasks import Example
@@ -191,7 +192,7 @@ def _whole(bridge: Bridge, ids: TokenIds, tokens: Sequence[int], k: int = 2) -> 
     read = torch.tensor([list(tokens[:-1])], dtype=ids.dtype, device=ids.device)
     with torch.no_grad():
         logits = bridge(token_ids(bridge, torch.cat([ids, read], 1)))[0, ids.shape[1] - 1 :]
-    chances = logits.double().log_softmax(-1)
+    chances = wide(logits).log_softmax(-1)
     log_probability = sum(float(row[token]) for row, token in zip(chances, tokens, strict=True))
     return float(torch.tensor(log_probability).exp()), [likeliest(row, k).tolist() for row in chances]
 

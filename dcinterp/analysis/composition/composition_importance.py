@@ -321,7 +321,7 @@ def _integrate(
                 rows = what.ids.expand(len(some), -1)
                 value = what.metric(bridge.run_with_hooks(rows, fwd_hooks=hooks))
                 (gradient,) = torch.autograd.grad(value.sum(), knobs, allow_unused=True)
-            values.append(value.detach().double().cpu())
+            values.append(value.detach().cpu().double())
             if gradient is not None:
                 total += torch.einsum("p,p...->...", weight, gradient.cpu())
         return torch.cat(values), total

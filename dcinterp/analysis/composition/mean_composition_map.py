@@ -45,6 +45,7 @@ from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, all_once, silent
 from dcinterp.support.ranges import Level
+from dcinterp.support.wide import wide
 
 Queries = Literal["last", "all"]
 
@@ -201,7 +202,7 @@ class _Sums(NamedTuple):
 
 def _sums(bridge: Bridge, ids: TokenIds, layer: int, stage: str, queries: str) -> _Sums:
     composer, heads, length = composer_of(bridge, layer, stage), bridge.cfg.n_heads, ids.shape[1]
-    maps = {name: each.double() for name, each in position_maps(bridge, ids, layer, stage).items()}
+    maps = {name: wide(each) for name, each in position_maps(bridge, ids, layer, stage).items()}
     q, k = maps["qp"] + maps["qg"], maps["kp"] + maps["kg"]
     at = torch.arange(length - 1, length) if queries == "last" else torch.arange(length)
     # A query at t pairs with keys 0..t, or the last of these in a local layer; a key with the queries that see it.
@@ -234,4 +235,4 @@ def _input(bridge: Bridge, ids: TokenIds, name: str, at: Tensor) -> Float[Tensor
     """Attention weights before composition at the chosen queries."""
     with torch.no_grad():
         _, cache = bridge.run_with_cache(ids, names_filter=[name])
-    return cache[name][0][:, at.to(cache[name].device)].double().cpu()
+    return cache[name][0][:, at.to(cache[name].device)].cpu().double()

@@ -175,7 +175,7 @@ def _sweep(
         logits, values = run(rows, Cut(gates, source.rows([0] * len(batch))))
         for edge in path:
             logits, values = _along(run, rows, edge, values)
-        found[some] = pair.explanation.metric.at_places(logits[:, None]).double().cpu()  # type: ignore[attr-defined]
+        found[some] = pair.explanation.metric.at_places(logits[:, None]).cpu().double()  # type: ignore[attr-defined]
         done += len(batch)
         progress(done, len(patches), "edges")
     return found

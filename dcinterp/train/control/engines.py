@@ -157,10 +157,12 @@ def _run(command: list[str], log: str, stop: str, working: str | None = None) ->
         except BaseException:  # nobody would watch it
             child.terminate()
             raise
+    if code != 0 and _is_there(stop):
+        return STOPPED
     if code < 0:
         killed = signal.Signals(-code).name
         hint = ", as where memory runs out" if killed == "SIGKILL" else ""
-        return STOPPED if _is_there(stop) else f"was killed ({killed}{hint}); see {log}"
+        return f"was killed ({killed}{hint}); see {log}"
     return "" if code == 0 else _last_words(Path(log), before) or f"ended with code {code}; see {log}"
 
 

@@ -32,7 +32,8 @@ def stop_on_signals(progress: Progress) -> Iterator[Progress]:
     """
     reasons: list[str] = []
     begun = False
-    parent = os.environ.get(PARENT, "")
+    # On Windows the parent is a launcher of the virtual environment, and not who started the run.
+    parent = os.environ.get(PARENT, "") if os.name == "posix" else ""
 
     def ask(number: int, frame: Any) -> None:
         if number == getattr(signal, "SIGHUP", None):

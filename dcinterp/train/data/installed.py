@@ -1,4 +1,7 @@
-"""The Python sources of what is installed: text that every machine has, and the same where versions are pinned."""
+"""The Python sources of what is installed: text that every machine has, the same on one system where versions are.
+
+Two files say what Python and numpy were built for and with, so another system, or another build, has other text.
+"""
 
 from __future__ import annotations
 

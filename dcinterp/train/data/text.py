@@ -114,7 +114,8 @@ def prepare(section: TextSection, tokenizer: PreTrainedTokenizerFast | None = No
     if section.digest and made != section.digest:
         raise UserError(
             f"The text is not the one of data.text.digest ({made} instead of {section.digest}): files, packages or "
-            "Python itself have other versions. Install those, or set data.text.digest to '' to train on this text."
+            "Python itself have other versions, or are of another system. Install those, or set data.text.digest to '' "
+            "to train on this text."
         )
     return folder
 

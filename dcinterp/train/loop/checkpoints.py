@@ -153,7 +153,9 @@ def _measure(path: Path) -> list[int]:
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # Windows opens no folder
+        return
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # nor syncs what is open to be read
     try:
         os.fsync(handle)
     finally:

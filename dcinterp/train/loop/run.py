@@ -56,7 +56,7 @@ from dcinterp.train.loop.mechanism_log import MechanismLog
 from dcinterp.train.loop.metrics_file import data_digest, is_measured, read_records
 from dcinterp.train.loop.run_summary import RunSummary, resume_command, time_step
 from dcinterp.train.loop.start import OpenStart, open_model
-from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, processes
+from dcinterp.train.loop.trainer import DocumentTrainer, arguments, missing_processes, on_cpu, processes
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ def resolve(config: TrainConfig) -> TrainConfig:
     bf16 = config.recipe.bf16
     if bf16 is None:
         bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    if bf16 and torch.accelerator.is_available() and not is_torch_bf16_gpu_available():
+    if bf16 and not on_cpu() and not is_torch_bf16_gpu_available():
         raise UserError(
             f"recipe.bf16 is true, but the device here ({torch.accelerator.current_accelerator()}) has no bfloat16; "
             "leave recipe.bf16 out."

@@ -57,6 +57,7 @@ from dcinterp.train.loop.run import (
     resolve,
 )
 from dcinterp.train.loop.stacked_model import StackedAdamW, StackedBatch, StackedBatches, StackedModel
+from dcinterp.train.loop.trainer import on_cpu
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def train_stacked(
 
 def find_device(name: str) -> torch.device:
     """The device of that name; a GPU where there is one if it is empty. A GPU has a number, as CUDA asks for."""
-    device = torch.device(name or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    device = torch.device(name or ("cpu" if on_cpu() else torch.accelerator.current_accelerator()) or "cpu")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
