@@ -135,11 +135,14 @@ class Classes(MutableMapping[str, type[T]]):
     def __init__(self, own: Mapping[str, type[T]], base: type[Any], group: str, taken: Collection[str] = ()) -> None:
         self._known, self._own, self._base, self._group = dict(own), frozenset((*own, *taken)), base, group
         self._gone: set[str] = set()
+        self._checked = False
 
     def __getitem__(self, name: str) -> type[T]:
-        names = self._names()
+        if not self._checked:  # once, and in no traced forward pass, which asks for its composer too
+            require_new(self._group, self._own)
+            self._checked = True
         if name not in self._known:
-            if name not in names:
+            if name not in self._names():
                 raise KeyError(name)
             made = load_entry(self._group, name)
             if obstacle := self._obstacle(name, made):

@@ -77,8 +77,9 @@ def on_cpu() -> bool:
     train on it too: Metal has no float64, which measures of a run are taken in, and nothing here was tried on it.
     """
     asked = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
-    found = None if asked else torch.accelerator.current_accelerator(check_available=True)
-    return found is None or found.type == "mps"
+    if asked or not torch.accelerator.is_available():
+        return True
+    return getattr(torch.accelerator.current_accelerator(), "type", "") == "mps"
 
 
 def processes() -> PartialState:

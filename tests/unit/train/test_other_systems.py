@@ -19,7 +19,8 @@ from dcinterp.train.loop.trainer import on_cpu
 @pytest.mark.parametrize(("kind", "cpu"), [("mps", True), ("cuda", False), (None, True)])
 def test_runs_on_macs_use_the_cpu(monkeypatch, kind, cpu):
     found = None if kind is None else torch.device(kind)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: found)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: found is not None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
     monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
     assert on_cpu() == cpu
     if cpu:
