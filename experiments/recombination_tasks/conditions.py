@@ -4,12 +4,14 @@
 
 reads the table of the runs and by_combination.csv, and prints tables, which with --table are also at the end of the
 page (more-conditions.md). It was written when the first seeds were known, before any run of the others that their rules
-are about.
+are about. With --seen it prints only what is on the tasks seen, which the table of the runs alone has: for seeds whose
+models were lost before by_combination.py had asked them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
 import typer
@@ -44,6 +46,12 @@ left out, over all seeds; where that is not above zero there is no gain, and it 
     python experiments/recombination_tasks/conditions.py{options}
 
 {table}
+{seen}"""
+SEEN_ONLY = """## On the tasks seen
+
+By the table of the runs alone, as by_combination.csv has not all of these models.
+
+    python experiments/recombination_tasks/conditions.py{options} --seen
 {seen}"""
 SEEN = """
 ### On the tasks seen
@@ -112,16 +120,27 @@ def on_seen(seen: pd.DataFrame, hypothesis: Hypothesis) -> str:
     return SEEN.format(arm=arm, baseline=baseline, far=FAR, where=where, table=table)
 
 
+def shares_seen(experiment: Experiment) -> pd.DataFrame:
+    """The share of the tasks seen [seed, arm], of the seeds in which every arm has one."""
+    runs = reported_runs(experiment)
+    shares = runs.pivot_table(index="recipe.seed", columns="arm", values=experiment.solved_by)
+    return shares.dropna().sort_index()
+
+
+def all_on_seen(experiment: Experiment) -> str:
+    """Every difference of two arms on the tasks seen, as Markdown."""
+    of_solved = [each for each in experiment.hypotheses if each.measure == experiment.solved_by]
+    guards = [each for each in of_solved if len(each.arms) == len(each.baselines) == 1]
+    return "".join(on_seen(shares_seen(experiment), each) for each in guards)
+
+
 def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> str:
     """The tables, as Markdown; `options` are those of the command that makes them again."""
     primary = next(iter(experiment.measures))
     asked = [each for each in experiment.hypotheses if each.measure in ("", primary)]
-    of_solved = [each for each in experiment.hypotheses if each.measure == experiment.solved_by]
-    guards = [each for each in of_solved if len(each.arms) == len(each.baselines) == 1]
     rows = with_all_arms(rows, experiment)
-    runs = reported_runs(experiment)
-    seen = runs.pivot_table(index="recipe.seed", columns="arm", values=experiment.solved_by)
-    seen = seen.loc[sorted(set(seen.dropna().index) & set(rows["seed"]))]
+    seen = shares_seen(experiment)
+    seen = seen[seen.index.isin(rows["seed"])]
     rows = rows[rows["seed"].isin(seen.index)]
     columns = [column_of(rows, seen, each, experiment.solved_at) for each in asked]
     conditions = (
@@ -141,18 +160,22 @@ def summary(rows: pd.DataFrame, experiment: Experiment, options: str = "") -> st
             ["condition", *(f"{each.name}: {each.difference}" for each in asked)],
             [list(line) for line in zip(conditions, *columns, strict=True)],
         ),
-        seen="".join(on_seen(seen, each) for each in guards),
+        seen=all_on_seen(experiment),
     )
 
 
 def main(
     table: RunsTable = None,
     folder: RunsFolder = HERE,
+    seen: Annotated[bool, typer.Option("--seen", help="Only what the table of the runs has: the tasks seen.")] = False,
 ) -> None:
     """Print the tables, and keep them where they are of other seeds."""
     trained = trained_models(folder, HERE, table)
-    rows = measured_before(trained, MEASURED, MADE_BY, folder, table)
-    text = summary(rows, trained.experiment, trained.options)
+    if seen:
+        text = SEEN_ONLY.format(options=trained.options, seen=all_on_seen(trained.experiment))
+    else:
+        rows = measured_before(trained, MEASURED, MADE_BY, folder, table)
+        text = summary(rows, trained.experiment, trained.options)
     if table is None:
         typer.echo(text)
     else:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -87,6 +91,20 @@ def test_the_conditions_of_a_gain_are_compared_before_they_are_rounded():
     assert module.column_of(every, seen, hypothesis, 0.95)[5] == "0.3333, no"
     every["right"] = 0.5
     assert module.column_of(every, seen, hypothesis, 0.95)[1:3] == ["+0.0000, no", "+0.0000"]
+
+
+def test_what_is_on_the_tasks_seen_needs_the_table_of_the_runs_alone(tmp_path: Path):
+    """As where the models were lost before their combinations were asked."""
+    folder, table = FOLDER / "recombination_tasks_eight_heads", tmp_path / "again.csv"
+    shutil.copy(folder / "results.csv", table)
+    command = [sys.executable, str(FOLDER / "recombination_tasks" / "conditions.py"), "--folder", str(folder)]
+    refused = subprocess.run([*command, "--table", str(table)], capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0
+    assert "by_combination.py" in refused.stderr
+    given = subprocess.run([*command, "--table", str(table), "--seen"], capture_output=True, text=True, timeout=120)
+    assert "| the others | 7 | 0.4994 | 0.4595 | +0.0399 |" in given.stdout, given.stderr
+    assert "Conditions of a gain" not in given.stdout
+    assert (tmp_path / "again" / "more-conditions.md").read_text(encoding="utf-8") in given.stdout
 
 
 def test_where_all_or_none_are_far_on_the_tasks_seen_there_is_one_row():
