@@ -16,6 +16,7 @@ from dcinterp.checkpoints.names import ADAPTER, COMPOSITION, GGUF, OWN
 from dcinterp.cli.app import MODELS_VARIABLE, TOKENIZER_MARK
 from dcinterp.support.digest import json_digest
 from dcinterp.support.errors import UserError
+from dcinterp.support.memory import free_bytes
 from dcinterp.support.paths import path_of
 from dcinterp.train.data.cache import file_version
 from workbench import links
@@ -342,27 +343,22 @@ def _ask_hub(name: str) -> HubSize | str:
 
 def fits(loading_bytes: int) -> bool:
     """Whether loading leaves a fifth of the free memory for running the model."""
-    return loading_bytes < 0.8 * (available_memory()[0] or math.inf)
+    return loading_bytes < 0.8 * (free_bytes() or all_bytes() or math.inf)
 
 
 def memory_sentence() -> str:
     """How much memory there is, as far as the system says."""
-    count, free = available_memory()
-    return f" {readable(count, 'B')} of memory are {'free' if free else 'in this machine'}." if count else ""
+    if free := free_bytes():
+        return f" {readable(free, 'B')} of memory are free."
+    return f" {readable(count, 'B')} of memory are in this machine." if (count := all_bytes()) else ""
 
 
-def available_memory() -> tuple[int, bool]:
-    """Free memory of this machine in bytes, or all of it where the system does not say (False); 0 for not known."""
+def all_bytes() -> int:
+    """Memory of this machine; 0 where the system does not say."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024, True
-    except OSError:
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), False
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return 0, False
+        return 0
 
 
 def readable(count: float, unit: str = "") -> str:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-import dcinterp
 from dcinterp.support.file_names import is_trained
 from dcinterp.support.paths import path_of
 from dcinterp.train.loop.metrics_file import trained_steps
@@ -187,18 +186,15 @@ def resume(folder: Path) -> None:
 
 
 def _launch(folder: Path, arguments: list[str]) -> None:
-    from dcinterp.train.control.signals import PARENT
+    from dcinterp.train.control.signals import child_environment
 
     # Resuming takes the first run's own folder, whatever it was called then.
     command = [sys.executable, "-m", "dcinterp", "train", *arguments, "--output", str(folder)]
-    # Safe: with -m Python would take the modules of the folder that the app was started in, which may be anybody's.
-    here = str(Path(dcinterp.__file__).parents[1])
-    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    environment = os.environ | {PARENT: str(os.getpid()), "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     if (folder / LOG).is_symlink():  # or the run would write into a file elsewhere
         (folder / LOG).unlink()
     with (folder / LOG).open("ab") as log:
-        _processes[str(folder)] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=child_environment())
+    _processes[str(folder)] = child
 
 
 def stop(folder: Path) -> None:

@@ -15,7 +15,6 @@ layers take the model's fast path, which holds none. So one layer of a 6.9B-shap
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 from dcinterp.bridge.protocol import Bridge
 from dcinterp.shapes import TokenIds
 from dcinterp.support.errors import UserError
+from dcinterp.support.memory import free_bytes
 
 MATRICES_OF_A_STAGE = 8
 """What one stage holds at its widest: its input, the sum so far, five branches and one intermediate."""
@@ -40,12 +40,7 @@ def available_bytes(device: torch.device) -> int | None:
     """Free memory on the device of the model; None if the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    free = next((line for line in lines if line.startswith("MemAvailable:")), "")
-    return int(free.split()[1]) * 1024 if free else None
+    return free_bytes()
 
 
 def check_fits(bridge: Bridge, positions: int, *, what: str, rows: int = 1, stages: int = 1) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from dcinterp.checkpoints.names import OWN, PLANTED, shipped_models
 from dcinterp.results.registry import ANALYSES
 from dcinterp.support import extensions
 from dcinterp.support.cluster import DASK, cluster, require_own_jobs, require_scheduler, wait_for_workers
+from dcinterp.support.digest import sources_digest
 from dcinterp.support.errors import UserError
 from dcinterp.support.paths import path_of
 from dcinterp.support.progress import Progress, Unit, silent
@@ -167,12 +167,12 @@ def _units_of(part: Future[dict[str, Any]], pool: Executor) -> dict[str, Any]:
 @cache
 def own_code() -> str:
     """What numbers are computed by: versions, and a digest of the sources, which change between versions."""
-    home, digest = Path(__file__).parents[2], blake2b(digest_size=4)
-    for file in sorted(file for package in SOURCES for file in (home / package).rglob("*.py")):
-        digest.update(file.relative_to(home).as_posix().encode() + b"\0" + file.read_bytes())
+    home = Path(__file__).parents[2]
+    files = sorted(file for package in SOURCES for file in (home / package).rglob("*.py"))
+    digest = sources_digest((home, file) for file in files)
     version = sys.modules["dcinterp"].__version__
     with_ = filter(None, (extensions.sources(), f"torch {torch.__version__}"))
-    return f"dcinterp {version} (sources {digest.hexdigest()}) with {', '.join(with_)}"
+    return f"dcinterp {version} (sources {digest}) with {', '.join(with_)}"
 
 
 def make_units(work: Work, known: Mapping[str, Any], code: str, wanted: Sequence[str]) -> dict[str, Any]:

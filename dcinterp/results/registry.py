@@ -14,7 +14,7 @@ plain data: texts, numbers, token ids, examples of the tasks, lists of these. It
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
@@ -32,7 +32,7 @@ from dcinterp.results.result import CALLS_NOW, TYPES_NOW, Result
 from dcinterp.results.stored import check_fields
 from dcinterp.support.arguments import require_fitting
 from dcinterp.support.errors import UserError, nearest
-from dcinterp.support.extensions import WAY_OUT, entries, load_entry, of_package, package_of
+from dcinterp.support.extensions import entries, load_entry, of_package
 from dcinterp.support.former_names import renamed, warn_of
 
 P = ParamSpec("P")
@@ -68,6 +68,11 @@ class Analysis:
     def arguments_now(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a recorded call as this version calls them, with what an earlier version left unsaid."""
         return {**self.before, **renamed(recorded, self.former)}
+
+    def unknown_argument(self, given: Collection[str]) -> str:
+        """A sentence on the first of these names, of a recorded call, that is no parameter; nothing where all are."""
+        unknown = next((name for name in given if name not in self.parameters), None)
+        return f"This version's {self.name} has no argument {unknown!r}; use the version that made it." * bool(unknown)
 
     @cached_property
     def signature(self) -> inspect.Signature:
@@ -267,13 +272,8 @@ def _register_of_package(name: str) -> None:
     Raises:
         UserError: it does not load, dcinterp has one of that name, or there is none in it.
     """
-    load_entry(GROUP, name)
-    if name not in _registered:
-        entry = entries(GROUP)[name]
-        raise UserError(
-            f"{package_of(entry)} adds {name!r} to dcinterp.{GROUP}, and {entry.value} declares no analysis of that "
-            f"name; {WAY_OUT}."
-        )
+    value = entries(GROUP)[name].value
+    load_entry(GROUP, name, lambda _: "" if name in _registered else f"{value} declares no analysis of that name")
 
 
 ANALYSES: Mapping[str, Analysis] = _Analyses()
@@ -292,8 +292,7 @@ def as_now(call: Call) -> Call:
         return replace(call, public=False, obstacle=call.obstacle or ("" if own else strange))
     entry, call = ANALYSES[call.analysis], replace(call, home=homes()[call.analysis], public=True)
     arguments = entry.arguments_now(call.arguments)
-    if unknown := [name for name in arguments if name not in entry.parameters]:
-        said = f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it."
+    if said := entry.unknown_argument(arguments):
         return replace(call, obstacle=call.obstacle or said)
     defaults = {name: parameter.default for name, parameter in entry.parameters.items()}
     shown = tuple(dict.fromkeys(entry.former.get(name, name) for name in call.shown))

@@ -101,9 +101,8 @@ def _run_here(call: Call, progress: Progress) -> tuple[Any, Result]:
 
     entry = ANALYSES[call.analysis]
     given = entry.arguments_now(call.arguments)
-    unknown = [name for name in given if name not in entry.parameters]
-    if unknown:
-        raise UserError(f"This version's {call.analysis} has no argument {unknown[0]!r}; use the version that made it.")
+    if obstacle := entry.unknown_argument(given):
+        raise UserError(obstacle)
     arguments = {name: from_plain(value) for name, value in given.items()}
     if "progress" in entry.signature.parameters:
         arguments["progress"] = progress

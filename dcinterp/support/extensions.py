@@ -10,14 +10,14 @@ Nothing of a package is imported before somebody asks for its name, or for all t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
-from functools import cache
-from hashlib import blake2b
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dcinterp.support.digest import sources_digest
 from dcinterp.support.errors import UserError, reason
 
 GROUPS = ("analyses", "composers", "figures", "puzzles")
@@ -25,6 +25,14 @@ WAY_OUT = "mend that package or uninstall it"
 OF_ANOTHER = "One that another package adds is known once that is installed here."
 
 T = TypeVar("T")
+
+
+class Unfit(UserError):
+    """What a package adds does not load, or does not fit; `why` is a clause that says so of the `entry`."""
+
+    def __init__(self, entry: EntryPoint, why: str) -> None:
+        super().__init__(f"{package_of(entry)} adds {entry.name!r} to {entry.group}, and {why}; {WAY_OUT}.")
+        self.entry, self.why = entry, why
 
 
 @cache
@@ -84,24 +92,25 @@ def require_new(group: str, own: Collection[str]) -> None:
             raise UserError(f"{package_of(entry)} adds {name!r} to dcinterp.{group}, which has one; {WAY_OUT}.")
 
 
-def load_entry(group: str, name: str) -> Any:
+def load_entry(group: str, name: str, obstacle: Callable[[Any], str] = lambda made: "") -> Any:
     """What a package adds under a name.
 
+    Args:
+        obstacle: says why it does not fit, where it does not.
+
     Raises:
-        UserError: it cannot be imported.
+        Unfit: it cannot be imported, or does not fit.
         KeyError: no package adds this name.
     """
     entry = entries(group)[name]
     try:
-        return entry.load()
+        made = entry.load()
     except (Exception, SystemExit) as error:
-        raise UserError(
-            f"{package_of(entry)} adds {entry.name!r} to {entry.group}, and {_unloaded(entry, error)}; {WAY_OUT}."
-        ) from error
-
-
-def _unloaded(entry: EntryPoint, error: BaseException) -> str:
-    return f"{entry.value} does not load ({type(error).__name__}: {reason(error, 160)})"
+        why = f"{entry.value} does not load ({type(error).__name__}: {reason(error, 160)})"
+        raise Unfit(entry, why) from error
+    if why := obstacle(made):
+        raise Unfit(entry, why)
+    return made
 
 
 def load_all(group: str, own: Collection[str] = ()) -> dict[str, Any]:
@@ -116,9 +125,9 @@ def load_all(group: str, own: Collection[str] = ()) -> dict[str, Any]:
             leave_out(entry, "dcinterp has one of that name")
             continue
         try:
-            found[name] = entry.load()
-        except (Exception, SystemExit) as error:
-            leave_out(entry, _unloaded(entry, error))
+            found[name] = load_entry(group, name)
+        except Unfit as error:
+            leave_out(error.entry, error.why)
     return found
 
 
@@ -138,17 +147,11 @@ class Classes(MutableMapping[str, type[T]]):
         self._checked = False
 
     def __getitem__(self, name: str) -> type[T]:
-        if not self._checked:  # once, and in no traced forward pass, which asks for its composer too
-            require_new(self._group, self._own)
-            self._checked = True
+        self._require_new()
         if name not in self._known:
             if name not in self._names():
                 raise KeyError(name)
-            made = load_entry(self._group, name)
-            if obstacle := self._obstacle(name, made):
-                entry = entries(self._group)[name]
-                raise UserError(f"{package_of(entry)} adds {name!r} to {entry.group}, and {obstacle}; {WAY_OUT}.")
-            self._known[name] = made
+            self._known[name] = load_entry(self._group, name, partial(self._obstacle, name))
         return self._known[name]
 
     def __contains__(self, name: object) -> bool:
@@ -181,14 +184,20 @@ class Classes(MutableMapping[str, type[T]]):
         for name in self:
             try:
                 found[name] = self[name]
-            except UserError as error:
-                leave_out(entries(self._group)[name], f"{error.__cause__ or error}".rstrip("."))
+            except Unfit as error:
+                leave_out(error.entry, error.why)
         return found
 
     def _names(self) -> tuple[str, ...]:
+        self._require_new()
         added = entries(self._group)
-        require_new(self._group, self._own)
         return tuple(dict.fromkeys((*self._known, *(name for name in added if name not in self._gone))))
+
+    def _require_new(self) -> None:
+        """Once, and in no traced forward pass, which asks for its composer too."""
+        if not self._checked:
+            require_new(self._group, self._own)
+            self._checked = True
 
     def _obstacle(self, name: str, value: Any) -> str:
         """Why something cannot stand under a name; nothing where it can."""
@@ -202,15 +211,15 @@ class Classes(MutableMapping[str, type[T]]):
 def sources() -> str:
     """The packages that add something, with a digest of their sources; empty where there are none."""
     found = {entry.module.partition(".")[0]: package_of(entry) for group in GROUPS for entry in entries(group).values()}
-    return ", ".join(f"{package} (sources {_digest(module)})" for module, package in sorted(found.items()))
+    return ", ".join(f"{package} (sources {sources_digest(_sources(mod))})" for mod, package in sorted(found.items()))
 
 
-def _digest(module: str) -> str:
-    spec, digest = find_spec(module), blake2b(digest_size=4)
-    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
-    files = [(folder, file) for folder in folders for file in sorted(folder.rglob("*.py"))]
-    if spec is not None and not folders and spec.origin is not None:
-        files = [(Path(spec.origin).parent, Path(spec.origin))]
-    for folder, file in files:
-        digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+def _sources(module: str) -> list[tuple[Path, Path]]:
+    """The files of a module or package, each with the folder that its name is counted from; nothing is imported."""
+    spec = find_spec(module)
+    if spec is None:
+        return []
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    if not folders and spec.origin is not None:
+        return [(Path(spec.origin).parent, Path(spec.origin))]
+    return [(folder, file) for folder in folders for file in sorted(folder.rglob("*.py"))]

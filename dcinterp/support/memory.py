@@ -1,4 +1,4 @@
-"""How this process keeps the memory that it has freed."""
+"""How much memory is free, and how this process keeps what it has freed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
 """The parameters of glibc's mallopt that are set here."""
+
+MEMINFO = Path("/proc/meminfo")
+
+
+def free_bytes() -> int | None:
+    """Memory of this machine that programs could have now; None where the system does not say (Linux does)."""
+    try:
+        lines = MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    free = next((line for line in lines if line.startswith("MemAvailable:")), "")
+    return int(free.split()[1]) * 1024 if free else None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import dcinterp
@@ -40,6 +41,15 @@ def test_every_term_that_a_page_uses_is_in_the_glossary():
             used |= set(re.findall(r'"([^"]+)"', call))
     assert used <= set(TERMS), used - set(TERMS)
     assert len(used) > 20
+
+
+def test_no_text_of_a_downloaded_table_is_a_formula_to_a_spreadsheet():
+    from workbench.view import for_spreadsheets
+
+    table = pd.DataFrame({"token": ["=1+1", "@home", "-", " the", "+49"], "score": [-0.5, 1.0, 2.0, 3.0, 4.0]})
+    made = for_spreadsheets(table)
+    assert made["token"].tolist() == ["'=1+1", "'@home", "-", " the", "'+49"]
+    assert made["score"].tolist() == table["score"].tolist(), "numbers stay numbers"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from dcinterp.support.cluster import DASK, cluster, require_seen, wait_for_worke
 from dcinterp.support.errors import UserError
 from dcinterp.support.progress import Progress, silent
 from dcinterp.train.control.run_lock import lock_holder
-from dcinterp.train.control.signals import PARENT
+from dcinterp.train.control.signals import child_environment
 
 LOCAL, STACKED = "local", "stacked"
 POLL_SECONDS = 0.5
@@ -189,13 +189,10 @@ def _last_words(log: Path, before: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The same dcinterp in the child as here, wherever it is started, and no child that outlives this process."""
-    here = str(Path(__file__).parents[3])
-    paths = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    """That of a run which is one process, whatever launcher started the worker."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(LAUNCHED) and name not in LAUNCHED_ONE and DASKS_TRIM.get(name) != value
     }
-    # Safe: with -m Python would take the dcinterp of the folder that it is started in, where there is one.
-    return kept | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1", PARENT: str(os.getpid())}
+    return child_environment(kept)

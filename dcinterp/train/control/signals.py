@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from dcinterp.support.progress import Cancelled, Progress
@@ -21,6 +22,18 @@ PARENT = "DCINTERP_PARENT"
 """The environment variable with the process id of the program without which the run is to stop."""
 
 SIGNALS = {"SIGINT": "Ctrl-C", "SIGTERM": "a request to end", "SIGHUP": "the terminal was closed"}
+
+
+def child_environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For a run in a process of its own: the same dcinterp there as here, and no run that outlives this process.
+
+    Args:
+        variables: what the child has besides.
+    """
+    here = str(Path(__file__).parents[3])
+    paths = os.pathsep.join(filter(None, [here, variables.get("PYTHONPATH", "")]))
+    # Safe: with -m Python would take the modules of the folder that it is started in, which may be anybody's.
+    return {**variables, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", PARENT: str(os.getpid())}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import dcinterp
 from dcinterp import UserError
 from dcinterp.mechanism import memory
 from dcinterp.mechanism.memory import check_fits, layer_bytes, slices
+from dcinterp.support import memory as support
 
 
 def test_a_large_model_by_its_numbers():
@@ -71,5 +72,5 @@ def test_a_system_that_does_not_say_is_not_refused(bridge, monkeypatch):
 def test_free_memory_is_read_or_unknown(monkeypatch):
     free = memory.available_bytes(torch.device("cpu"))
     assert free is None or free > 0
-    monkeypatch.setattr(memory, "Path", lambda _: SimpleNamespace(read_text=lambda **_: "nothing here"))
+    monkeypatch.setattr(support, "MEMINFO", SimpleNamespace(read_text=lambda **_: "nothing here"))
     assert memory.available_bytes(torch.device("cpu")) is None

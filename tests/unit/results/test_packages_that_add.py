@@ -168,13 +168,9 @@ def test_a_run_trains_what_a_package_adds(tmp_path):
 
 def test_a_worker_says_which_packages_it_computes_by(tmp_path):
     place = install(tmp_path / "site")
-    code = "from dcinterp.results.on_cluster import own_code; print(own_code())"
-    paths = {"PYTHONPATH": os.pathsep.join([str(place), *sys.path[:1]])}
 
     def said() -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | paths
-        ).stdout
+        return run(place, "-c", "from dcinterp.results.on_cluster import own_code; print(own_code())").stdout
 
     first = said()
     assert "with their-package (sources " in first
