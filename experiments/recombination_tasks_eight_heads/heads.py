@@ -44,7 +44,8 @@ def again_of() -> str:
     """Where other seeds stand, of the numbers of heads that have some."""
     there = {heads: name for heads, name in EXPERIMENTS.items() if (HERE.parent / name / REPLICATION).is_file()}
     names, whose = ", ".join(f"`{name}`" for name in there.values()), "a page each" if len(there) > 1 else "their page"
-    return AGAIN.format(heads=" and ".join(map(str, there)), whose=whose, names=names) if there else ""
+    heads = " and ".join(", ".join(map(str, there)).rsplit(", ", 1))
+    return AGAIN.format(heads=heads, whose=whose, names=names) if there else ""
 
 
 def row_of(heads: int, experiment: Experiment) -> list[str]:
