@@ -74,6 +74,8 @@ page = st.navigation(
     },
     expanded=True,
 )
+# The tab, the history and what is spoken at a change of page name the page.
+st.set_page_config(page_title=f"{page.title} · dcinterp")
 links.begin(page.title)
 
 with st.sidebar:

@@ -4,6 +4,7 @@ import streamlit as st
 
 from dcinterp.support.errors import UserError
 from workbench import analyses, inputs, links
+from workbench.drawings import drawn
 from workbench.glossary import tip
 from workbench.theme import theme
 from workbench.thumbnails import thumbnails
@@ -157,10 +158,11 @@ def open_head(of_layer, of_head, from_token, to_token):
 thumbnails(small, key="thumbnails", look=theme(), chosen=(layer, head), on_pick=open_head)
 st.caption(
     "One small matrix a head: rows attend, columns are attended to; orange is positive, blue negative, the full colour "
-    "is 1 or more. Point at one to read its tokens, click it to open that head above."
+    "is 1 or more. Point at one to read its tokens, click it to open that head above; arrow keys and Enter do the same."
     + (f" A cell holds {small.block} tokens and shows the entry of largest size." if small.block > 1 else "")
 )
-footer(small, "thumbnails", {"kind": ""}, table=False)
+matrices = drawn(small, "", theme(), {})
+footer(small, "thumbnails", {"kind": ""}, matrices.words.alternative, figure=matrices.figure)
 
 st.subheader("What the model predicts next", anchor=False, help=tip("logit"))
 view(prediction, "prediction", caption="The five most likely tokens after the prompt.")

@@ -112,7 +112,6 @@ view(
     layer=layer,
     selected=head,
     warnings=False,
-    table=False,
     caption="The contribution of every head of this layer, by the position whose output it changes. The frame marks "
     "where the chosen head contributes most.",
 )
@@ -147,7 +146,6 @@ try:
             "intervals",
             kind="intervals",
             warnings=False,
-            table=False,
             caption="The heads with the largest means. A head stands out if its whole interval lies outside the grey "
             "bar, the middle 95 % of the largest mean of its layer when heads change places at random. The diamond is "
             f"the effect of setting the head to zero. {EACH}",

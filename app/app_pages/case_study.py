@@ -218,7 +218,6 @@ if composed:
                 kind="sharing",
                 selected=study.head,
                 warnings=False,
-                table=False,
                 caption=f"How much attention each head shares with head {study.head}. Below zero it reduces that "
                 "head's attention.",
             )
@@ -231,7 +230,6 @@ if composed:
                 side=side,
                 selected=study.head,
                 warnings=False,
-                table=False,
                 caption=f"The {side} token's dynamic weights: from which heads it gathers attention, to which heads it "
                 f"distributes it (framed: head {study.head}), and its gate.",
             )

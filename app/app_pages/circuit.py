@@ -178,10 +178,14 @@ with slot:
     show_warnings(found)
 with left:
     chosen = st.session_state.get("node")
-    legend = circuit_view.draw(
+    legend, words = circuit_view.draw(
         scores, kept, notes, key="circuit-drawing", look=theme(), chosen=chosen, on_edge=toggle, on_node=choose_node
     )
     st.caption(f"Click an edge to take it out, a node to choose it. {legend}")
+    drawing = {"kind": "drawing", "size": size, "switched": tuple(switched)}
+    drawing |= {"pinned": notes.pinned, "groups": notes.groups, "names": notes.names}
+    edges = scores.table()
+    footer(scores, "drawing", drawing, words, figure=edges[edges["edge"].isin(found.edges)])
 
 with curve_slot:
     try:
@@ -203,7 +207,6 @@ with curve_slot:
         view(
             curve,
             "curve",
-            table=False,
             warnings=False,
             mark=(len(found.edges) / found.of, round(f, 4)),
             caption="The diamond is the circuit that is drawn.",

@@ -113,7 +113,6 @@ def draw_sharing():
             "sharing",
             kind="sharing",
             selected=head,
-            table=False,
             caption=f"What each head shares with head {head}. Below zero it reduces that head's {quantity}.",
         )
     with beside.container():
@@ -132,7 +131,6 @@ def draw_sharing():
             kind="weights",
             side=side,
             selected=head,
-            table=False,
             caption=f"The {side} token's dynamic weights: from which heads it gathers, to which heads it distributes "
             f"(framed: head {head}), and its gate.",
         )
@@ -186,7 +184,6 @@ view(
     "motifs",
     kind="motifs",
     warnings=False,
-    table=False,
     caption="The same map without the skip connection. A letter marks an entry that belongs to a motif: an entry of at "
     "least half the largest one, in a pattern that has a name. An arrow with n is one-to-many or many-to-one; a "
     "negative weight subtracts.",

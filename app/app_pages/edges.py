@@ -89,7 +89,6 @@ view(
     "bars",
     k=shown,
     warnings=False,
-    table=False,
     caption="Each line names an edge: its branch, the head that shares and the head that uses its attention. Bars are "
     "scores; diamonds are what setting the edge to zero was measured to do.",
 )
@@ -120,7 +119,6 @@ view(
     selected=(head_from, head),
     on_pick=pick,
     warnings=False,
-    table=False,
     caption=f"{CELLS[stage]}; the diagonal is a head with itself. Click a cell to choose its edge.",
 )
 if not added:
@@ -142,7 +140,6 @@ view(
     "sources",
     kind="sources",
     warnings=False,
-    table=False,
     caption="The strongest edges, each split by the token that is attended to.",
 )
 if len(edges.checked):
@@ -152,8 +149,7 @@ if len(edges.checked):
         "check",
         kind="check",
         warnings=False,
-        table=False,
         caption="On the dashed line a score equals the measured effect of setting that edge to zero. In the upper left "
-        "and lower right quarters the two differ in sign: do not rely on those scores. Point at a mark to read a name "
-        "for which there is no room.",
+        "and lower right quarters the two differ in sign: do not rely on those scores. Names for which there is no "
+        "room are in the table, and shown when a mark is pointed at.",
     )

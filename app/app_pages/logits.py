@@ -72,7 +72,6 @@ view(
     "bars",
     kind="parts",
     warnings=False,
-    table=False,
     caption="The largest parts and the sum of all others. All bars together are the logit difference.",
 )
 
@@ -122,7 +121,6 @@ view(
     kind="depths",
     pos=place,
     warnings=False,
-    table=False,
     caption="At the chosen token, from the embedding to the output.",
 )
 

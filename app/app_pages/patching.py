@@ -145,7 +145,6 @@ if patched is not None:
         selected=(sites.index(site), cells.index(cell)),
         on_pick=follow_site,
         warnings=False,
-        table=False,
         caption="All sites of this group and all heads. Click a cell to choose both.",
     )
 

@@ -93,7 +93,6 @@ if edges is not None:
         kind="map",
         layer=1,
         warnings=False,
-        table=False,
         caption="Layer 1: what each head's attention (row), used with each head's values (column), contributes to the "
         "answer.",
     )

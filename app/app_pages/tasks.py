@@ -158,7 +158,6 @@ if scores is not None:
     view(
         scores,
         "accuracy-grid",
-        table=False,
         caption="Click a cell to browse its tasks above.",
         selected=(drawn[0].index(pattern), drawn[1].index(transformation)) if inside else None,
         on_pick=lambda row, column: pick(patterns.index(drawn[0][row]), transformations.index(drawn[1][column])),
@@ -176,4 +175,4 @@ if scores is not None:
     )
     task_tables.accuracy_table(scores.table(by))
     st.markdown("**With more solved examples before the question**", help=tip("shots"))
-    view(scores, "accuracy-shots", kind="shots", warnings=False, table=False)
+    view(scores, "accuracy-shots", kind="shots", warnings=False)

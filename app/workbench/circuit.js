@@ -72,6 +72,7 @@ class Circuit {
     const classes = ["node", node.open && "open", node.pinned && "pinned", node.chosen && "chosen"].filter(Boolean)
     const group = make("g", { class: classes.join(" "), "aria-label": node.title, role: "button" })
     group.dataset.name = node.name
+    if (this.data.active) group.setAttribute("aria-pressed", Boolean(node.chosen))
     const [x, y] = place([node.x, node.y])
     group.append(make("circle", { class: "ring", cx: x, cy: y, r: 10 }), mark(node.shape, x, y))
     const label = make("text", { x: x + 11, y: y + 4 })

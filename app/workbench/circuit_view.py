@@ -37,7 +37,7 @@ def draw(
     chosen: str | None,
     on_edge: Callable[[str], None],
     on_node: Callable[[str], None],
-) -> str:
+) -> tuple[str, str]:
     """Draw a circuit; edges that were taken out by hand stay to be seen, so that they can be put back.
 
     Args:
@@ -48,7 +48,7 @@ def draw(
         on_edge, on_node: called with the name of what was clicked.
 
     Returns:
-        What the marks mean, in words.
+        What the marks mean, and the drawing in words.
     """
 
     def picked(what: str, then: Callable[[str], None]) -> Callable[[], None]:
@@ -61,7 +61,7 @@ def draw(
 
     data, legend = payload(result, kept, notes, look, chosen)
     _component(key=key, data=data, on_edge_change=picked("edge", on_edge), on_node_change=picked("node", on_node))
-    return legend
+    return legend, data["alternative"]
 
 
 def payload(result: Any, kept: Any, notes: Any, look: str, chosen: str | None) -> tuple[dict[str, Any], str]:
@@ -95,7 +95,8 @@ def payload(result: Any, kept: Any, notes: Any, look: str, chosen: str | None) -
             "name": node.name,
             # The row of a head says its layer: names of two signs have room beside each other.
             "label": LAYER.sub("", short_name(node.label)) if node.label == node.name else node.label,
-            "title": node.label if node.label == node.name else f"{node.label} ({node.name})",
+            "title": (node.label if node.label == node.name else f"{node.label} ({node.name})")
+            + ", pinned" * node.pinned,
             "x": node.x,
             "y": node.y,
             "shape": SHAPES.get(node.kind, "square"),

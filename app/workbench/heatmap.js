@@ -51,7 +51,6 @@ class Heatmap {
     this.frame.setAttribute("aria-label", data.active ? `${data.alternative} Arrow keys choose a cell.` : data.alternative)
     if (data.active) this.frame.setAttribute("aria-roledescription", "heatmap")
     else this.frame.removeAttribute("aria-roledescription")
-    this.frame.tabIndex = data.active ? 0 : -1
     this.canvas.style.cursor = data.active ? "pointer" : "default"
     this.draw()
   }
@@ -143,6 +142,8 @@ class Heatmap {
   // What does not scroll along: the names of the rows, and a fading edge where there is more to see.
   edges() {
     const { frame, names, canvas, box } = this
+    // Also one whose cells cannot be chosen takes the arrow keys where it is wider than the page.
+    frame.tabIndex = this.data.active || frame.scrollWidth > frame.clientWidth ? 0 : -1
     names.hidden = frame.scrollLeft < 1
     this.more.hidden = frame.scrollLeft + frame.clientWidth > frame.scrollWidth - 2
     this.more.style.height = canvas.style.height
@@ -338,7 +339,7 @@ const precise = value => String(Number(value.toPrecision(4)))
 function readable(colour) {
   const hex = /^#(..)(..)(..)$/.exec(colour)
   const [r, g, b] = hex ? hex.slice(1).map(part => parseInt(part, 16)) : colour.match(/\d+/g).map(Number)
-  return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#111" : "#fff"
+  return 0.3 * r + 0.59 * g + 0.11 * b > 112 ? "#000" : "#fff"
 }
 
 function cut(context, text, width) {

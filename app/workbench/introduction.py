@@ -16,6 +16,7 @@ SENTENCES = (
     "tasks need it: `transformer++`, trained on the same documents without Compose, answers as many of them (the page "
     "*Experiments* says more)."
 )
+PICTURED = "Compose: the attention that four heads computed is mixed into the attention that they use"
 OWN, QUERY, KEY = "#8f8f8f", "#228b4e", "#a03fa8"
 """The colours that the figures give to these parts."""
 
@@ -27,7 +28,7 @@ def introduction() -> None:
         # In a narrow window the picture stands below the sentences: beside them nobody could read it.
         beside = st.grid(2, min_column_width=330)
         beside.container().markdown(SENTENCES)
-        beside.container().image(compose_picture(theme()), width="stretch")
+        beside.container().image(compose_picture(theme()), width="stretch", alt=PICTURED)
 
 
 def compose_picture(look: str) -> str:
@@ -39,7 +40,7 @@ def compose_picture(look: str) -> str:
     own = "".join(_line(row, row, OWN, 2) for row in rows)
     shared = _line(2, 1, key, 3.5) + _line(0, 1, query, 2) + _line(3, 2, key, 1.5)
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 205" font-family="sans-serif" font-size="11"
-aria-label="Compose: the attention that four heads computed is mixed into the attention that they use">
+aria-label="{PICTURED}">
 <rect x="128" y="22" width="150" height="140" rx="8" fill="{paper}" stroke="{OWN}"/>
 <g fill="{ink}"><text x="8" y="14">attention computed</text><text x="203" y="14" text-anchor="middle">Compose</text>
 <text x="300" y="14">attention used</text>

@@ -21,7 +21,7 @@ function draw(parent, whole, data, send) {
   const room = whole.clientWidth
   if (!room) return
   const label = 92
-  const across = Math.max(34, Math.min(150, (room - label) / data.heads - 6))
+  const across = Math.max(34, Math.min(150, (room - label - 6) / data.heads - 6))
   const tip = parent.querySelector(".tip")
   const table = parent.querySelector(".pictures")
   const key = `${across} ${data.id}`
@@ -46,7 +46,6 @@ function draw(parent, whole, data, send) {
       const canvas = document.createElement("canvas")
       canvas.width = canvas.height = data.size
       canvas.style.width = canvas.style.height = `${across}px`
-      canvas.tabIndex = 0
       canvas.dataset.at = `${row.layer} ${head}`
       canvas.setAttribute("role", "button")
       canvas.setAttribute("aria-label", `Attention of layer ${row.layer}, head ${head}${row.words}`)
@@ -73,6 +72,14 @@ function draw(parent, whole, data, send) {
         send("head", { layer: row.layer, head, row: number, query, key: Math.min(query, to) })
       }
       canvas.onkeydown = event => {
+        const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] || []
+        if (down !== undefined) {
+          event.preventDefault()
+          const pictures = [...table.querySelectorAll("canvas")]
+          const next = pictures[(number + down) * data.heads + head + right]
+          if (next && head + right >= 0 && head + right < data.heads) stop(table, next).focus()
+          return
+        }
         if (event.key !== "Enter" && event.key !== " ") return
         event.preventDefault()
         send("head", { layer: row.layer, head, row: number, query: null, key: null })
@@ -83,7 +90,15 @@ function draw(parent, whole, data, send) {
   mark(table, data)
 }
 
+// One of the pictures is where Tab stops; arrow keys go on from there.
+function stop(table, canvas) {
+  for (const other of table.querySelectorAll("canvas")) other.tabIndex = other === canvas ? 0 : -1
+  return canvas
+}
+
 function mark(table, data) {
+  const focused = table.querySelector("canvas:focus")
+  stop(table, focused || table.querySelector(`canvas[data-at="${data.chosen}"]`) || table.querySelector("canvas"))
   for (const canvas of table.querySelectorAll("canvas")) {
     const chosen = canvas.dataset.at === data.chosen
     canvas.classList.toggle("chosen", chosen)

@@ -18,6 +18,7 @@ CSS = """
 canvas { display: block; cursor: pointer; image-rendering: pixelated; outline: 1px solid var(--st-border-color); }
 canvas:hover, canvas:focus-visible { outline: 2px solid var(--st-primary-color); }
 canvas.chosen { outline: 3px solid var(--st-primary-color); }
+canvas:focus-visible { box-shadow: 0 0 0 5px var(--st-text-color); }
 .tip { position: absolute; z-index: 5; pointer-events: none; padding: 0.15rem 0.5rem; font-size: 13px;
   white-space: pre; color: var(--st-text-color); background: var(--st-background-color);
   border: 1px solid var(--st-border-color); border-radius: 0.3rem; }

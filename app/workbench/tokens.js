@@ -1,4 +1,8 @@
 // The prompt as tokens; pointing at one colours the tokens that it attends to, clicking or arrow keys choose it.
+
+// Of the full colour, in per cent: the ink of the page can be read on it.
+const MOST = 64
+
 export default function ({ data, parentElement, setTriggerValue }) {
   const row = parentElement.querySelector(".tokens")
   const note = parentElement.querySelector(".note")
@@ -22,8 +26,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
       const value = from[position] ?? 0
       const share = Math.min(1, Math.abs(value) / limit)
       const colour = value < 0 ? data.negative : data.positive
-      chip.style.backgroundColor = share > 0.02 ? `color-mix(in srgb, ${colour} ${Math.round(100 * share)}%, transparent)` : ""
-      chip.style.color = share > 0.55 ? "#fff" : ""
+      chip.style.backgroundColor = share > 0.02 ? `color-mix(in srgb, ${colour} ${Math.round(MOST * share)}%, transparent)` : ""
       chip.style.outline = position === data.chosen ? `2px solid ${data.outline}` : position === at ? `1px dashed ${data.outline}` : ""
     })
     if (weights && at !== null) {
@@ -31,6 +34,14 @@ export default function ({ data, parentElement, setTriggerValue }) {
       const most = order.slice(0, 3).map(i => `“${data.tokens[i]}” ${from[i].toFixed(2)}`)
       note.textContent = `“${data.tokens[at]}” (position ${at}) ${data.verb} ${most.join(", ")}`
     } else note.textContent = ""
+  }
+
+  // The list scrolls by itself where the prompt is long; the page does not move.
+  const show = at => {
+    const { offsetTop: top, offsetHeight: height } = chips[at]
+    const room = row.clientHeight
+    if (top < row.scrollTop) row.scrollTop = top
+    else if (top + height > row.scrollTop + room) row.scrollTop = top + height - room
   }
 
   chips.forEach((chip, position) => {
@@ -47,12 +58,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
   })
   row.onmouseleave = () => paint(data.chosen)
   row.onkeydown = event => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -count, End: count }[event.key]
     if (!step || !data.active) return
     event.preventDefault()
     const next = Math.min(count - 1, Math.max(0, (data.chosen ?? 0) + step))
     data.chosen = next
     paint(next)
+    show(next)
     row.setAttribute("aria-activedescendant", `token-${next}`)
     clearTimeout(row.pending)
     const send = () => setTriggerValue("token", next)
@@ -64,6 +76,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   }
   if (data.active && data.chosen !== null) row.setAttribute("aria-activedescendant", `token-${data.chosen}`)
   paint(data.chosen)
+  if (data.chosen !== null && row.shown !== data.chosen) show((row.shown = data.chosen))
 }
 
 const floats = text => new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer)

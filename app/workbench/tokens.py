@@ -13,9 +13,10 @@ import streamlit as st
 CSS = """
 .tokens {
   display: flex; flex-wrap: wrap; gap: 0.2rem; outline: none; padding: 3px; border-radius: 0.4rem;
-  max-height: 32vh; overflow-y: auto; align-content: flex-start;
+  max-height: 32vh; overflow-y: auto; align-content: flex-start; position: relative;
 }
-.tokens:focus-visible { box-shadow: 0 0 0 2px var(--st-primary-color); }
+/* The outline is seen where the system sets the colours, and shadows are not. */
+.tokens:focus-visible { box-shadow: 0 0 0 2px var(--st-primary-color); outline: 2px solid transparent; }
 .tokens span {
   border: 1px solid var(--st-border-color); border-radius: 0.35rem; padding: 0.1rem 0.4rem; cursor: default;
   font-family: var(--st-code-font); font-size: 0.88rem; color: var(--st-text-color); white-space: pre;

@@ -60,6 +60,32 @@ def comes_to_say(page, said: list[str]) -> None:
         expect(sentence(page, step)).to_have_text(text, use_inner_text=True)
 
 
+FOCUSED = """() => {
+  let at = document.activeElement
+  while (at.shadowRoot?.activeElement) at = at.shadowRoot.activeElement
+  return at.dataset.at
+}"""
+
+
+def test_the_keyboard_reaches_tokens_and_small_matrices_and_a_tab_names_its_page(server, page):
+    open_page(page, f"{server}/attention", "canvas[data-at]")
+    expect(page).to_have_title("Attention patterns · dcinterp")
+    tokens = page.locator(".tokens").first
+    last = tokens.get_attribute("aria-activedescendant")
+    tokens.press("Home")
+    expect(tokens).to_have_attribute("aria-activedescendant", "token-0")
+    settled(page, "canvas[data-at]")
+    tokens.press("End")
+    expect(tokens).to_have_attribute("aria-activedescendant", last)
+    settled(page, "canvas[data-at]")
+    stops = page.locator("canvas[data-at][tabindex='0']")
+    assert stops.count() == 1, "one stop for Tab, and arrow keys from there"
+    layer, head = map(int, stops.get_attribute("data-at").split())
+    stops.press("ArrowRight" if head == 0 else "ArrowLeft")
+    assert page.evaluate(FOCUSED) == f"{layer} {1 if head == 0 else head - 1}"
+    assert stops.count() == 1
+
+
 def heads(page):
     """The heatmap of the heads: the first canvas of the case study."""
     return page.locator("canvas").first

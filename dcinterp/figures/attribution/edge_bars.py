@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttribution, EdgeScore
-from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, THEMES, edge_branch_name, finish
+from dcinterp.figures.base.style import BEYOND_COLOURS, BRANCH_COLOURS, THEMES, edge_branch_name, finish
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.objective import UNITS
 from dcinterp.support.ranges import Count
@@ -28,7 +28,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: Count = 16, shared
     edges = result.strongest(k, shared=shared)
     names = [edge.label for edge in edges]
     figure = go.Figure()
-    kinds = [_kind(edge) for edge in edges]
+    kinds = [_kind(edge, theme) for edge in edges]
     for name, colour in dict.fromkeys(kinds):
         mine = [i for i, kind in enumerate(kinds) if kind == (name, colour)]
         figure.add_bar(
@@ -60,9 +60,9 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: Count = 16, shared
     return finish(figure, theme, height=120 + 24 * len(edges))
 
 
-def _kind(edge: EdgeScore | BeyondScore) -> tuple[str, str]:
+def _kind(edge: EdgeScore | BeyondScore, theme: str) -> tuple[str, str]:
     """The name and the colour of an edge's bars."""
     if isinstance(edge, BeyondScore):
-        return "other pairs or the previous layer", BEYOND_COLOUR
+        return "other pairs or the previous layer", BEYOND_COLOURS[theme]
     tap = BRANCHES[edge.branch].hook
     return f"{edge_branch_name(edge.branch, edge.head_from, edge.head_to)} ({edge.branch})", BRANCH_COLOURS[tap]

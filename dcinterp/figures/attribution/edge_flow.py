@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dcinterp.analysis.attribution.attribute_edges import BeyondScore, EdgeAttribution, EdgeScore
 from dcinterp.figures.base.flow import Link, flow
-from dcinterp.figures.base.style import BEYOND_COLOUR, BRANCH_COLOURS, edge_branch_name, see_through, visible
+from dcinterp.figures.base.style import BEYOND_COLOURS, BRANCH_COLOURS, edge_branch_name, see_through, visible
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.support.ranges import Count
 
@@ -40,7 +40,7 @@ def plot(result: EdgeAttribution, *, theme: str = "light", k: Count = 16, shared
     onward: dict[tuple[str, bool], float] = {}
     for edge in edges:
         if isinstance(edge, BeyondScore):
-            colour, name = see_through(BEYOND_COLOUR), edge.term
+            colour, name = see_through(BEYOND_COLOURS[theme]), edge.term
         else:
             hook = BRANCHES[edge.branch].hook
             colour = see_through(BRANCH_COLOURS[hook])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
+from dcinterp.figures.base.rows import rows
 from dcinterp.figures.base.style import cut
 from dcinterp.figures.base.traces import DRAWN, Stack, draw_shape, plain
 from dcinterp.support.errors import UserError
@@ -31,8 +32,15 @@ LONGEST_NAME = 40
 
 
 STYLE = """<style>body {font: 15px/1.45 sans-serif; max-width: 1100px; margin: 1rem auto; padding: 0 1rem}
-h1 {font-size: 1.3rem} .warning {background: #fffae5; color: #7a5b00; padding: 0.5rem 0.8rem; border-radius: 0.4rem}
-pre {background: #f5f5f5; padding: 0.5rem 0.8rem; white-space: pre-wrap; overflow-wrap: anywhere}</style>"""
+h1 {font-size: 1.3rem} h2 {font-size: 1.1rem}
+.warning {background: #fffae5; color: #7a5b00; padding: 0.5rem 0.8rem; border-radius: 0.4rem}
+pre {background: #f5f5f5; padding: 0.5rem 0.8rem; white-space: pre-wrap; overflow-wrap: anywhere}
+table {border-collapse: collapse} td, th {border: 1px solid #ccc; padding: 0.1rem 0.5rem; text-align: left}
+summary {cursor: pointer} details div {overflow-x: auto}</style>"""
+TABLE_ROWS = 400
+"""Of a figure that has more, the page has no table: `result.to_dataframe()` and the files of the app have them all."""
+# Plotly's button for sharing would send the figure to its makers' cloud.
+SILENT = {"modeBarButtonsToRemove": ["sendChartToCloud"], "plotlyServerURL": "", "displaylogo": False}
 
 
 def html(
@@ -61,16 +69,32 @@ def html(
 def _figure(figure: go.Figure, *, caption: str, warnings: Sequence[str], alternative: str, first: bool = True) -> str:
     """A figure with what stands around it; the first of a page brings plotly.js."""
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
-    drawn = white.to_html(include_plotlyjs=first, full_html=False)
+    drawn = white.to_html(include_plotlyjs=first, full_html=False, config=SILENT)
     above = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in warnings)
-    role = f' role="img" aria-label="{escape(alternative)}"' if alternative else ""
+    role = f' role="figure" aria-label="{escape(alternative)}"' if alternative else ""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'{above}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>'
+    said = f"<details><summary>In words</summary><p>{escape(alternative)}</p></details>" if alternative else ""
+    return f'{above}<figure style="margin: 0"><div{role}>{drawn}</div>{below}</figure>{said}{_table(figure)}'
+
+
+def _table(figure: go.Figure) -> str:
+    """What a figure shows as a table that opens below it; nothing where it is long."""
+    frame = rows(figure)
+    if not 0 < len(frame) <= TABLE_ROWS:
+        return ""
+    from pandas import option_context
+
+    with option_context("display.max_colwidth", None):  # or names would be cut
+        table = frame.to_html(index=False, border=0, na_rep="", float_format="{:.6g}".format)
+    return f"<details><summary>Table</summary><div>{table}</div></details>"
 
 
 def _document(title: str, body: str) -> bytes:
-    head = f'<head><meta charset="utf-8"><title>{escape(title)}</title>{STYLE}</head>'
-    return f'<!doctype html><html lang="en">{head}<body><h1>{escape(title)}</h1>{body}</body></html>'.encode()
+    wide = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<head><meta charset="utf-8">{wide}<title>{escape(title)}</title>{STYLE}</head>'
+    return (
+        f'<!doctype html><html lang="en">{head}<body><main><h1>{escape(title)}</h1>{body}</main></body></html>'.encode()
+    )
 
 
 def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
@@ -82,10 +106,9 @@ def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
         caption: what is seen, below the figure.
     """
     from dcinterp.figures.base.describe import describe
-    from dcinterp.results.registry import ANALYSES
 
     call = getattr(result, "call", None)
-    title = ANALYSES[call.analysis].title if call is not None and call.analysis in ANALYSES else "dcinterp"
+    title = _title(call)
     return html(
         figure,
         f"{title}: {Path(call.model).name}" if call is not None and call.model else title,
@@ -94,6 +117,13 @@ def page(result: Any, figure: go.Figure, *, caption: str = "") -> bytes:
         command=call.command() if call is not None else "",
         alternative=describe(figure).alternative,
     )
+
+
+def _title(call: Any) -> str:
+    """What the analysis of a call is called."""
+    from dcinterp.results.registry import ANALYSES
+
+    return ANALYSES[call.analysis].title if call is not None and call.analysis in ANALYSES else "dcinterp"
 
 
 def whole_page(title: str, shown: Sequence[tuple[Any, go.Figure, str]]) -> bytes:
@@ -110,8 +140,10 @@ def whole_page(title: str, shown: Sequence[tuple[Any, go.Figure, str]]) -> bytes
         call = getattr(result, "call", None)
         warnings = [sentence for sentence in result.warnings() if sentence not in said]
         said.update(warnings)
+        heading = f"<h2>{escape(_title(call))}</h2>" if len(shown) > 1 else ""
         parts.append(
-            _figure(
+            heading
+            + _figure(
                 figure, caption=caption, warnings=warnings, alternative=describe(figure).alternative, first=not number
             )
             + (f"<pre>{escape(call.command())}</pre>" if call is not None else "")

@@ -39,8 +39,8 @@ CONTROLS = {"heads": "control (heads exchanged)", "labels": "control (labels per
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31")
 """Okabe and Ito's colours for lines, in an order that keeps neighbours apart."""
 
-BEYOND_COLOUR = SERIES[6]
-"""Of what a head takes from other pairs of tokens or from the previous layer."""
+BEYOND_COLOURS = {"light": "#5b4a1f", "dark": "#c9a227"}
+"""By theme, of what a head takes from other pairs of tokens or from the previous layer."""
 
 
 def visible(token: str) -> str:

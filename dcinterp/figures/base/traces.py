@@ -61,7 +61,7 @@ def _heatmap(canvas: Any, axes: Any, trace: Any, state: Stack) -> None:
             if np.isfinite(value):
                 shown = str(text[row, column]) if text is not None else f"{value:z.2f}"
                 red, green, blue, _ = mesh.cmap(mesh.norm(value))
-                colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.55 else "white"
+                colour = "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.44 else "white"
                 axes.text(column, row, plain(shown), ha="center", va="center", fontsize=size, color=colour)
     if trace.showscale is not False:
         bar = canvas.colorbar(mesh, ax=axes, shrink=0.95, pad=0.02)

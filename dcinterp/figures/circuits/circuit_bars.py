@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dcinterp.analysis.circuits.circuit import CircuitScores
-from dcinterp.figures.base.style import BRANCH_COLOURS, THEMES, finish, interval_bars
+from dcinterp.figures.base.style import BEYOND_COLOURS, BRANCH_COLOURS, THEMES, finish, interval_bars
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.circuit_graph import AROUND
 from dcinterp.support.ranges import Count
@@ -13,15 +13,15 @@ from dcinterp.support.ranges import Count
 RESULT = "CircuitScores"
 KIND = ""
 
-STREAM, STATIC, OTHER_PAIRS = "#6b7a90", "#5c5c5c", "#8c6d31"
-"""Of edges of the stream, which is no branch (slate, as in the drawing), of the static map, which elsewhere counts with
-the skip, and of a convolution over the pairs around."""
+STREAM, STATIC = "#6b7a90", "#5c5c5c"
+"""Of edges of the stream, which is no branch (slate, as in the drawing), and of the static map, which elsewhere counts
+with the skip."""
 
 
-def colour_of(kind: str) -> str:
-    """The colour of a kind of edge: its branch's."""
+def colour_of(kind: str, theme: str) -> str:
+    """The colour of a kind of edge: its branch's, or that of a convolution over the pairs around."""
     if kind.endswith(AROUND):
-        return OTHER_PAIRS
+        return BEYOND_COLOURS[theme]
     branch = BRANCHES.get(kind.split()[-1])
     return BRANCH_COLOURS[branch.hook] if branch is not None else STREAM if kind == "stream" else STATIC
 
@@ -43,7 +43,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: Count = 20) -> go.Fi
             y=some["edge"].tolist(),
             orientation="h",
             name=kind,
-            marker_color=colour_of(kind),
+            marker_color=colour_of(kind, theme),
             error_x=interval_bars(some["mean"], some["low"], some["high"], color=THEMES[theme].muted),
             hovertemplate="%{y}<br>score %{x:.3f}<extra></extra>",
         )

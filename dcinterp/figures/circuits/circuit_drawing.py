@@ -108,10 +108,10 @@ def plot(
 
 def look_of(edge: Drawn, theme: str, widest: float) -> dict[str, Any]:
     """Colour, width, dash and opacity of an edge; `widest` is the largest score of the drawing, in size."""
-    colour = STREAM[theme][edge.score < 0] if edge.kind == "stream" else colour_of(edge.kind)
+    colour = STREAM[theme][edge.score < 0] if edge.kind == "stream" else colour_of(edge.kind, theme)
     width = max(NARROWEST, WIDEST * (abs(edge.score) / widest) ** 0.5)
     dash = "dot" if not edge.connected else "dash" if edge.score < 0 else "solid"
-    return {"colour": colour, "width": width, "dash": dash, "opacity": 0.85 if edge.connected else 0.3}
+    return {"colour": colour, "width": width, "dash": dash, "opacity": 1 if edge.connected else 0.3}
 
 
 def kind_name(edge: Drawn) -> str:
@@ -145,8 +145,10 @@ def bent(drawing: Drawing, edge: Drawn) -> tuple[list[float], list[float]]:
 def words(drawing: Drawing, shown: int) -> dict[str, str]:
     """The drawing in words: what its marks mean, and its largest edges."""
     legend = (
-        "Width is the size of the score; dashed edges lower m, dotted ones are on no path of the circuit. Filled "
-        "circles are a head's attention, squares what it reads and writes, diamonds MLPs."
+        "Width is the size of the score; dashed edges lower m, dotted ones are on no path of the circuit. Grey edges "
+        "are of the stream or of a head's own attention; green ones come from the query, purple from the key, of "
+        "projections dark and of gates light. Filled circles are a head's attention, squares what it reads and writes, "
+        "diamonds MLPs."
     )
     # An edge into a key or value that heads share is drawn to each of them.
     every = {edge.index for edge in drawing.edges}

@@ -41,7 +41,7 @@ def plot(result: CircuitScores, *, theme: str = "light", k: Count = 30) -> go.Fi
     for row in rows.itertuples():
         label, size = f"{row.edge}: {float(row.mean):+z.3f}", abs(float(row.mean))  # type: ignore[arg-type]
         # An edge that lowers m is paler: a width has no sign.
-        colour = see_through(colour_of(str(row.kind)), 0.6 if float(row.mean) >= 0 else 0.2)  # type: ignore[arg-type]
+        colour = see_through(colour_of(str(row.kind), theme), 0.6 if float(row.mean) >= 0 else 0.2)  # type: ignore[arg-type]
         for source, target in drawn_ends(Edge(str(row.source), str(row.target), str(row.kind)), shape):
             links.append((place(source), place(target), size, colour, label))
     columns = list(zip(*links, strict=True)) if links else [(), (), (), (), ()]

@@ -29,7 +29,8 @@ def plot(result: PathPatching, *, theme: str = "light", k: Count = 20) -> go.Fig
             y=top["edge"].tolist(),
             orientation="h",
             marker_color=[
-                colour_of(name.rpartition("(")[2].rstrip(")") if "(" in name else "stream") for name in top["edge"]
+                colour_of(name.rpartition("(")[2].rstrip(")") if "(" in name else "stream", theme)
+                for name in top["edge"]
             ],
             hovertemplate="%{y}<br>%{x:.3f}<extra></extra>",
         )

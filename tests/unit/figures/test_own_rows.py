@@ -10,6 +10,7 @@ import pytest
 
 import dcinterp
 from dcinterp import figures
+from dcinterp.figures.base import export
 from dcinterp.figures.base.describe import describe
 from dcinterp.figures.base.export import whole_page
 from dcinterp.figures.base.notebook import notebook
@@ -110,6 +111,16 @@ def test_the_colours_of_branches_are_not_those_of_signs():
             assert all(min(abs(hue(colour) - sign), 1 - abs(hue(colour) - sign)) > 0.12 for sign in signs), name
     for theme in ("light", "dark"):
         assert abs(hue(sequential(theme)[-1][1]) - hue(diverging(theme)[-1][1])) < 0.05, "more is positive"
+
+
+def test_a_page_has_its_numbers_as_a_table_and_sends_nothing_away(patterns, monkeypatch):
+    monkeypatch.setattr(export, "TABLE_ROWS", 300)
+    made = whole_page("Two", [(patterns, figures.plot(patterns, head=3), ""), (patterns, figures.plot(patterns), "")])
+    text = made.decode()
+    assert text.count("<summary>Table</summary>") == 1, "the figure of all heads has too many numbers"
+    assert text.count("<h2>") == 2
+    assert '"modeBarButtonsToRemove": ["sendChartToCloud"]' in text
+    assert 'name="viewport"' in text
 
 
 def test_a_whole_page_brings_plotly_once_and_escapes_what_tokens_say(patterns):
