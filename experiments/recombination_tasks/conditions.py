@@ -49,7 +49,7 @@ left out, over all seeds; where that is not above zero there is no gain, and it 
 {seen}"""
 SEEN_ONLY = """## On the tasks seen
 
-By the table of the runs alone, as by_combination.csv has not all of these models.
+By the table of the runs alone, as models were lost before by_combination.py had asked them.
 
     python experiments/recombination_tasks/conditions.py{options} --seen
 {seen}"""

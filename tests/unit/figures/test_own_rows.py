@@ -114,10 +114,11 @@ def test_the_colours_of_branches_are_not_those_of_signs():
 
 
 def test_a_page_has_its_numbers_as_a_table_and_sends_nothing_away(patterns, monkeypatch):
-    monkeypatch.setattr(export, "TABLE_ROWS", 300)
-    made = whole_page("Two", [(patterns, figures.plot(patterns, head=3), ""), (patterns, figures.plot(patterns), "")])
-    text = made.decode()
-    assert text.count("<summary>Table</summary>") == 1, "the figure of all heads has too many numbers"
+    shown = [(patterns, figures.plot(patterns, head=head), "") for head in (3, 4)]
+    text = whole_page("Two", shown).decode()
+    assert text.count("<summary>Table</summary>") == 2
+    monkeypatch.setattr(export, "TABLE_ROWS", 5)
+    assert "<summary>Table</summary>" not in whole_page("Two", shown).decode(), "too many numbers"
     assert text.count("<h2>") == 2
     assert '"modeBarButtonsToRemove": ["sendChartToCloud"]' in text
     assert 'name="viewport"' in text
