@@ -22,6 +22,7 @@ from workbench.theme import theme
 if TYPE_CHECKING:
     import pandas as pd
 
+NUMBER = re.compile(r"[-+](\d[\d.,]*|\.\d+)(e[-+]?\d+)?%?", re.IGNORECASE)
 QUIET = re.compile(r"Attribution (and ablation disagree in sign|gives \S+ -?\d)")
 """Warnings that stand beside nearly every example: scores predict ablations roughly, and some always miss."""
 
@@ -184,8 +185,9 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
     ]
     st.markdown(
         "**Download**",
-        help="The web page opens offline. The CSV file has what is shown here, the Parquet file all numbers of the "
-        "result. The result folder is what `dcinterp replay` reads.",
+        help="The web page opens offline. The CSV file has what is shown here (a text that a spreadsheet would take "
+        "for a formula begins with an apostrophe there), the Parquet file all numbers of the result. The result folder "
+        "is what `dcinterp replay` reads.",
     )
     with st.container(horizontal=True, gap="small"):
         for label, ending, kind, content in [*(figure if options is not None else []), *data]:
@@ -195,12 +197,17 @@ def files(result: Any, place: str, options: dict[str, Any] | None, caption: str 
 
 
 def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table whose texts no spreadsheet takes for formulas: a token or a name may begin as one does."""
+    """A table whose texts no spreadsheet takes for formulas: a token or a name may begin as one does.
+
+    Numbers stay as they are, also those that are texts, such as -1 or +5%.
+    """
 
     def plain(value: Any) -> Any:
-        return f"'{value}" if isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r" else value
+        begins = isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r"
+        return f"'{value}" if begins and not NUMBER.fullmatch(value) else value
 
-    return frame.map(plain)
+    texts = {name: frame[name].map(plain) for name in frame.select_dtypes(exclude=["number", "bool"])}
+    return frame.assign(**texts).rename(columns=plain)
 
 
 def unclicked(caption: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -300,17 +299,23 @@ def _load_planted(line: str, device: Any, dtype: torch.dtype | None) -> Transfor
 
 def _boot_hub(name: str, device: Any, dtype: torch.dtype | None, words: Any) -> TransformerBridge:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     from dcinterp.bridge import boot
 
     if words is None:
-        with suppress(EntryNotFoundError):  # as of models with tokenizers of other files
-            if asks_for_code(Path(hf_hub_download(name, TOKENIZER_CONFIG))):
-                raise UserError(
-                    f"The tokenizer of {name} asks for code of its own to be run (trust_remote_code in its "
-                    f"{TOKENIZER_CONFIG}), which dcinterp does not do; give another with tokenizer=."
-                )
+        asks = False
+        try:
+            asks = asks_for_code(Path(hf_hub_download(name, TOKENIZER_CONFIG)))
+        except LocalEntryNotFoundError:  # the hub did not answer, and nobody knows
+            raise
+        except EntryNotFoundError:  # as of models with tokenizers of other files
+            pass
+        if asks:
+            raise UserError(
+                f"The tokenizer of {name} asks for code of its own to be run (trust_remote_code in its "
+                f"{TOKENIZER_CONFIG}), which dcinterp does not do; give another with tokenizer=."
+            )
     try:
         with on_disk(words) as tokenizer:
             return boot(name, device=str(device) if device else None, dtype=dtype, tokenizer=tokenizer)

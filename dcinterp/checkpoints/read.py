@@ -14,6 +14,7 @@ from dcinterp.checkpoints.tensor_files import CheckpointTensors
 from dcinterp.model.build import build_model
 from dcinterp.model.config import DCFormerConfig, DCViTConfig
 from dcinterp.support.errors import UserError, reason
+from dcinterp.support.extensions import Unfit
 from dcinterp.support.file_names import is_run, is_trained
 from dcinterp.support.json_files import read_json_object
 from dcinterp.support.progress import without_bars
@@ -91,6 +92,8 @@ def our_config(folder: Path, fields: dict[str, Any]) -> DCFormerConfig:
     kind = DCViTConfig if fields.get("model_type") == DCViTConfig.model_type else DCFormerConfig
     try:
         return kind.from_dict(fields)
+    except Unfit:  # a package's fault, and not the file's
+        raise
     except Exception as error:  # transformers raises classes of its own for the fields that are its own
         what = str(error).rstrip(".") if isinstance(error, UserError) else reason(error, 160)
         raise UserError(f"{folder / 'config.json'} does not describe a model of this library: {what}.") from error

@@ -22,6 +22,7 @@ from dcinterp.support.extensions import load_all
 PACKAGE = "dcinterp.analysis"
 FOLDER = Path(__file__).parents[1] / "analysis"
 DECORATOR = "analysis"
+CLASS = re.compile(r"^class (\w+)\(([^)]*)\)", re.M)
 GROUP = "analyses"
 """Where packages add theirs (see dcinterp.support.extensions)."""
 
@@ -47,12 +48,14 @@ def titles() -> dict[str, str]:
 
 @cache
 def own_kinds() -> frozenset[str]:
-    """The names of the classes of the files of analyses, kinds of result among them."""
-    return frozenset(
-        name
-        for path in FOLDER.glob("*/*.py")
-        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), flags=re.M)
-    )
+    """The names of the kinds of result of the files of analyses; what several share is in files of `mechanism`."""
+    files = (*FOLDER.glob("*/*.py"), *FOLDER.with_name("mechanism").glob("*.py"))
+    found = [each for path in files for each in CLASS.findall(path.read_text(encoding="utf-8"))]
+    bases = {name: re.findall(r"\w+", made_from) for name, made_from in found}
+    kinds = {"Result"}
+    while more := {name for name, made_from in bases.items() if kinds & {*made_from}} - kinds:
+        kinds |= more
+    return frozenset(name for name in kinds if "shared" not in bases.get(name, ("shared",)))
 
 
 def import_all() -> None:

@@ -21,6 +21,7 @@ from dcinterp.results.call import Call
 from dcinterp.results.catalogue import import_added, import_all, own_kinds
 from dcinterp.results.stored import check_fields, check_record, check_words
 from dcinterp.support.errors import UserError, nearest, reason
+from dcinterp.support.extensions import Unfit
 from dcinterp.support.file_modes import open_like
 from dcinterp.support.former_names import renamed, warn_of
 from dcinterp.support.json_files import read_json_object, require_plain_file
@@ -320,10 +321,10 @@ def load_result(folder: str | Path) -> Result:
     record = read_json_object(path, what="a result", way=way, ours=True)
     # Kinds are known once their modules are; here, so that a broken module is not taken for a broken result.
     import_all()
-    if record.get("kind") not in Result.kinds:
-        import_added()
     try:
         check_record(record)
+        if record["kind"] not in Result.kinds:
+            import_added()
         call = Call.from_record(record["call"]) if record.get("call") else None
         if record["kind"] not in Result.kinds and call is not None and not call.public:
             way_in = "define it again" if call.home == "__main__" else f"install that package, or import {call.home}"
@@ -340,6 +341,8 @@ def load_result(folder: str | Path) -> Result:
         result = kind(**found, call=call)
         _check_words(result)
         return result
+    except Unfit:  # of a package, and no fault of the file
+        raise
     except (UserError, ValueError, TypeError, KeyError, RecursionError) as error:
         said = str(error) if str(folder) in str(error) else f"{path} does not hold a result ({reason(error)}); {way}."
         raise UserError(said) from error

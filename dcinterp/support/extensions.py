@@ -30,8 +30,9 @@ T = TypeVar("T")
 class Unfit(UserError):
     """What a package adds does not load, or does not fit; `why` is a clause that says so of the `entry`."""
 
-    def __init__(self, entry: EntryPoint, why: str) -> None:
-        super().__init__(f"{package_of(entry)} adds {entry.name!r} to {entry.group}, and {why}; {WAY_OUT}.")
+    def __init__(self, entry: EntryPoint, why: str, said: str = "") -> None:
+        whole = f"{package_of(entry)} adds {entry.name!r} to {entry.group}, and {why}; {WAY_OUT}."
+        super().__init__(said or whole)
         self.entry, self.why = entry, why
 
 
@@ -39,24 +40,27 @@ class Unfit(UserError):
 def entries(group: str) -> Mapping[str, EntryPoint]:
     """What packages add to a group, by name (figures, which nobody names, by module). Cost: some milliseconds, once.
 
-    Nothing is imported. An analysis whose name is no name of a function is left out with a warning.
+    Nothing is imported. An analysis whose name is no name of a function is left out with a warning. Where two packages
+    add different things under one name, it is refused when it is asked for (`load_entry`).
 
     Args:
         group: one of `GROUPS`.
-
-    Raises:
-        UserError: two packages add different things under one name.
     """
     found: dict[str, EntryPoint] = {}
+    for key in [key for key in _twice if key[0] == group]:  # of another environment, in tests
+        del _twice[key]
     for entry in sorted(entry_points(group=f"dcinterp.{group}"), key=lambda each: (each.name, each.value)):
         if group == "analyses" and not entry.name.isidentifier():
             leave_out(entry, "an analysis has the name of its function there")
             continue
         other = found.setdefault(entry.value if group == "figures" else entry.name, entry)
         if other.value != entry.value:
-            both = f"{package_of(other)} and {package_of(entry)}"
-            raise UserError(f"{both} both add {entry.name!r} to dcinterp.{group}; uninstall one of them.")
+            _twice.setdefault((group, entry.name), entry)
     return found
+
+
+_twice: dict[tuple[str, str], EntryPoint] = {}
+"""The second of two things under one name."""
 
 
 def package_of(entry: EntryPoint) -> str:
@@ -81,17 +85,6 @@ def leave_out(entry: EntryPoint, why: str) -> None:
 _told: set[tuple[str, str, str]] = set()
 
 
-def require_new(group: str, own: Collection[str]) -> None:
-    """Refuse packages that add what dcinterp has under the same name: which of the two is meant, nobody could tell.
-
-    Raises:
-        UserError: there is such a package; the message names it.
-    """
-    for name, entry in entries(group).items():
-        if name in own:
-            raise UserError(f"{package_of(entry)} adds {name!r} to dcinterp.{group}, which has one; {WAY_OUT}.")
-
-
 def load_entry(group: str, name: str, obstacle: Callable[[Any], str] = lambda made: "") -> Any:
     """What a package adds under a name.
 
@@ -99,10 +92,14 @@ def load_entry(group: str, name: str, obstacle: Callable[[Any], str] = lambda ma
         obstacle: says why it does not fit, where it does not.
 
     Raises:
-        Unfit: it cannot be imported, or does not fit.
+        Unfit: it cannot be imported, does not fit, or two packages add one of this name.
         KeyError: no package adds this name.
     """
     entry = entries(group)[name]
+    if (other := _twice.get((group, entry.name))) is not None:
+        both = f"{package_of(entry)} and {package_of(other)}"
+        said = f"{both} both add {entry.name!r} to {entry.group}; uninstall one of them."
+        raise Unfit(entry, f"{package_of(other)} adds one too", said)
     try:
         made = entry.load()
     except (Exception, SystemExit) as error:
@@ -144,10 +141,13 @@ class Classes(MutableMapping[str, type[T]]):
     def __init__(self, own: Mapping[str, type[T]], base: type[Any], group: str, taken: Collection[str] = ()) -> None:
         self._known, self._own, self._base, self._group = dict(own), frozenset((*own, *taken)), base, group
         self._gone: set[str] = set()
-        self._checked = False
+        self._clashes: Mapping[str, EntryPoint] | None = None
 
     def __getitem__(self, name: str) -> type[T]:
-        self._require_new()
+        # Which of the two is meant, nobody could tell.
+        if (clash := self.look_for_clashes().get(name)) is not None:
+            said = f"{package_of(clash)} adds {name!r} to {clash.group}, which has one; {WAY_OUT}."
+            raise Unfit(clash, "dcinterp has one of that name", said)
         if name not in self._known:
             if name not in self._names():
                 raise KeyError(name)
@@ -183,21 +183,20 @@ class Classes(MutableMapping[str, type[T]]):
         found: dict[str, type[T]] = {}
         for name in self:
             try:
-                found[name] = self[name]
+                found[name] = self._known[name] if name in self._known else self[name]
             except Unfit as error:
                 leave_out(error.entry, error.why)
         return found
 
     def _names(self) -> tuple[str, ...]:
-        self._require_new()
         added = entries(self._group)
         return tuple(dict.fromkeys((*self._known, *(name for name in added if name not in self._gone))))
 
-    def _require_new(self) -> None:
-        """Once, and in no traced forward pass, which asks for its composer too."""
-        if not self._checked:
-            require_new(self._group, self._own)
-            self._checked = True
+    def look_for_clashes(self) -> Mapping[str, EntryPoint]:
+        """What packages add under names of ours; found once, as a traced forward pass, which asks here, cannot look."""
+        if self._clashes is None:
+            self._clashes = {name: entry for name, entry in entries(self._group).items() if name in self._own}
+        return self._clashes
 
     def _obstacle(self, name: str, value: Any) -> str:
         """Why something cannot stand under a name; nothing where it can."""

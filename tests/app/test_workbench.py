@@ -48,7 +48,9 @@ def test_no_text_of_a_downloaded_table_is_a_formula_to_a_spreadsheet():
 
     table = pd.DataFrame({"token": ["=1+1", "@home", "-", " the", "+49"], "score": [-0.5, 1.0, 2.0, 3.0, 4.0]})
     made = for_spreadsheets(table)
-    assert made["token"].tolist() == ["'=1+1", "'@home", "-", " the", "'+49"]
+    assert made["token"].tolist() == ["'=1+1", "'@home", "-", " the", "+49"]
+    told = for_spreadsheets(pd.DataFrame({"-x": ["-1", "+0.5%", "->a", "-2+3"]}))
+    assert told.to_dict("list") == {"'-x": ["-1", "+0.5%", "'->a", "'-2+3"]}, "numbers stay, names of columns do not"
     assert made["score"].tolist() == table["score"].tolist(), "numbers stay numbers"
 
 

@@ -29,6 +29,7 @@ def _scan() -> dict[str, type[Composer]]:
 
 COMPOSERS: Classes[Composer] = Classes(_scan(), Composer, "composers", taken=(NOT_COMPOSED,))
 """Every way of composing by the name that the config's `compose` gives."""
+COMPOSERS.look_for_clashes()  # now, as a model that was unpickled may be traced before anything else asks
 
 
 def composer_class(name: str) -> type[Composer]:

@@ -157,7 +157,7 @@ def _run(command: list[str], log: str, stop: str, working: str | None = None) ->
         except BaseException:  # nobody would watch it
             child.terminate()
             raise
-    if code != 0 and _is_there(stop):
+    if code != 0 and _is_there(stop) and not _own_words(Path(log), before):
         return STOPPED
     if code < 0:
         killed = signal.Signals(-code).name
@@ -182,10 +182,19 @@ def _let_orphan_end(folder: Path) -> None:
 
 def _last_words(log: Path, before: int) -> str:
     """What a run said when it ended, after the bytes of earlier attempts: its own sentence, or the last line."""
+    lines = _lines(log, before)
+    return _own_words(log, before) or (lines[-1].strip() if lines else "")
+
+
+def _own_words(log: Path, before: int) -> str:
+    """The sentence by which a run said that it could not go on; nothing where it said none."""
+    own = [line for line in _lines(log, before) if line.startswith("dcinterp: ")]
+    return own[-1].removeprefix("dcinterp: ").strip() if own else ""
+
+
+def _lines(log: Path, before: int) -> list[str]:
     text = log.read_bytes()[before:].decode(errors="replace")
-    lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
-    said = next((line for line in reversed(lines) if line.startswith("dcinterp: ")), lines[-1] if lines else "")
-    return said.removeprefix("dcinterp: ").strip()
+    return [line for line in re.split(r"[\r\n]+", text) if line.strip()]
 
 
 def _environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ import math
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
@@ -140,11 +141,14 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
     ]
     for run in runs:
         _require_model(run)
-    named: set[str] = set()
+    named: dict[str, str] = {}
     for name in (run.name for run in runs):
-        if name.casefold() in named:  # on many disks their folders would be one
-            raise UserError(f"Two runs of {path} are called {name!r}; give the entries under `runs` different names.")
-        named.add(name.casefold())
+        if (other := named.setdefault(name.casefold(), name)) != name:
+            said = f"are called {name!r} and {other!r}, which would be one folder on many disks"
+            raise UserError(f"Two runs of {path} {said}; rename one.")
+    if len(named) < len(runs):
+        twice = next(name for name, count in Counter(run.name for run in runs).items() if count > 1)
+        raise UserError(f"Two runs of {path} are called {twice!r}; give the entries under `runs` different names.")
     return Sweep(folder, tuple(runs), jobs)
 
 

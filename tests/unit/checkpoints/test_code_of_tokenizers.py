@@ -40,6 +40,30 @@ def test_it_is_not_run_with_a_model(folder):
     assert not (folder.parent / "ran").exists()
 
 
+def test_it_is_not_run_with_a_model_of_others(folder, tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).unlink(missing_ok=True)
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16}
+    GPT2LMHeadModel(GPT2Config(vocab_size=300, **sizes)).save_pretrained(folder)
+    opened = dcinterp.load(folder)
+    assert opened.tokenizer is not None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_hub_that_does_not_answer_is_not_taken_for_one_without_a_tokenizer(monkeypatch):
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def silent(*_):
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", silent)
+    monkeypatch.setattr("dcinterp.bridge.boot", lambda *_, **__: pytest.fail("nobody looked at its files"))
+    with pytest.raises(LocalEntryNotFoundError):
+        loading._boot_hub("somebody/model", None, None, None)
+
+
 def test_what_transformer_lens_reads_again_asks_for_no_code(folder):
     from transformers import AutoTokenizer
 

@@ -424,6 +424,32 @@ def test_a_pickle_in_a_zip_cannot_ask_for_more_than_its_file(tmp_path):
     said(lambda: PickledFile(path), str(path), "it asks for bytes that it does not hold")
 
 
+def test_any_damage_of_a_zipped_pickle_is_a_sentence(tmp_path):
+    """Of what is packed, of the directory, of a sum: a stored file as torch writes it, and a deflated one."""
+    torch.save({"a": torch.arange(4)}, stored := tmp_path / "stored.bin")
+    with zipfile.ZipFile(stored) as file, zipfile.ZipFile(tmp_path / "packed.bin", "w", zipfile.ZIP_DEFLATED) as packed:
+        for entry in file.infolist():
+            packed.writestr(entry.filename, file.read(entry))
+    drawn = random.Random(0)
+    for whole in (stored, tmp_path / "packed.bin"):
+        content = whole.read_bytes()
+        for _ in range(150):
+            at, damaged = drawn.randrange(len(content)), bytearray(content)
+            damaged[at] ^= 1 << drawn.randrange(8)
+            (tmp_path / "damaged.bin").write_bytes(damaged)
+            with suppress(UserError):
+                PickledFile(tmp_path / "damaged.bin")
+
+
+def test_a_bin_file_needs_no_checksums(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"a": torch.zeros(200)}, tmp_path / "model.bin")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert PickledFile(tmp_path / "model.bin").names() == ["a"]
+
+
 def test_a_count_of_a_part_is_held_against_the_tensors():
     fields = {"text_config": {"num_hidden_layers": BILLION}}
     said(lambda: require_counts(Path("config.json"), fields, 20), "num_hidden_layers", "1,000,000,000")

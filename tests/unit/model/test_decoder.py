@@ -170,6 +170,14 @@ for mask in (None, padding):
     torch.testing.assert_close(exported, expected)
 print("one graph")
 """
+UNPICKLED = """
+import sys, torch
+model, ids = torch.load(sys.argv[1], weights_only=False)
+run = lambda ids: model(ids, use_cache=False).logits
+with torch.no_grad():
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="eager")(ids), run(ids))
+print("one graph")
+"""
 
 
 @pytest.mark.usefixtures("warm_python")
@@ -179,6 +187,15 @@ def test_the_whole_model_is_one_graph() -> None:
     In a process of its own: no compiler can look through the type checks that the tests put into every function.
     """
     done = subprocess.run([sys.executable, "-c", GRAPH], capture_output=True, text=True, timeout=280)
+    assert done.stdout == "one graph\n", done.stderr
+
+
+@pytest.mark.usefixtures("warm_python")
+def test_so_is_one_that_another_process_pickled(model: Build, tmp_path: Path) -> None:
+    """There nothing of it is built, and so nothing asked before the first pass."""
+    torch.save((model().eval(), torch.arange(7)[None]), tmp_path / "model.pt")
+    command = [sys.executable, "-c", UNPICKLED, str(tmp_path / "model.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.stdout == "one graph\n", done.stderr
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from dcinterp import figures
 from dcinterp.results import catalogue
-from dcinterp.results.catalogue import homes, titles
+from dcinterp.results.catalogue import homes, import_all, own_kinds, titles
 from dcinterp.results.registry import ANALYSES
+from dcinterp.results.result import Result
 from dcinterp.support.errors import UserError
 
 GOOD = "x = 1\n\n@analysis(title='Mine')\ndef mine(bridge): ...\n"
@@ -85,3 +86,10 @@ def test_a_figure_that_does_not_fit_is_named(tmp_path, monkeypatch, text, says):
     finally:
         figures.kinds.cache_clear()
     assert "mine_of_this_test" in str(refused.value)
+
+
+def test_the_kinds_that_files_define_are_those_that_are_registered():
+    """Other classes of these files are free for packages."""
+    import_all()
+    ours = {name for name, kind in Result.kinds.items() if kind.__module__.startswith("dcinterp.")}
+    assert own_kinds() == ours

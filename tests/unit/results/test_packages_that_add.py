@@ -216,7 +216,23 @@ def test_two_packages_with_one_name_are_refused(installed):
     installed("[dcinterp.puzzles]\none = their_package.puzzle:LastWord\n")
     installed("[dcinterp.puzzles]\none = their_package.other:LastWord\n", "another-package")
     with pytest.raises(UserError, match=r"both add 'one' to dcinterp.puzzles; uninstall one of them"):
-        extensions.entries("puzzles")
+        extensions.load_entry("puzzles", "one")
+
+
+def test_packages_that_clash_stop_nothing_else(tmp_path):
+    """Neither models and results without them, nor lists."""
+    install(tmp_path / "site", "[dcinterp.analyses]\nlook = their_package.counting:count_tokens\n")
+    added = "[dcinterp.analyses]\nlook = x:look\n\n[dcinterp.composers]\nstatic = x:Static\nnew = x:New\n"
+    install(tmp_path / "site", added, "another-package")
+    place = tmp_path / "site"
+    made = give(place, "analyze", "predict", "transformer++", "--prompt", PROMPT, "--save", str(tmp_path / "saved"))
+    assert made.returncode == 0, made.stderr
+    assert give(place, "replay", str(tmp_path / "saved")).returncode == 0
+    assert "their-package and another-package both add 'look'" in give(place, "analyze", "look", "--help").stderr
+    code = "from dcinterp.model.compose.registry import *; mechanism_rows(); COMPOSERS['dynamic']; "
+    assert run(place, "-c", code).returncode == 0
+    said = run(place, "-c", code + "COMPOSERS['static']").stderr
+    assert "another-package adds 'static' to dcinterp.composers, which has one" in said
 
 
 def test_what_does_not_load_is_left_out_of_lists(installed):

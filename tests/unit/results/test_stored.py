@@ -45,6 +45,8 @@ def refused(folder: Path) -> str:
 CHANGES: list[tuple[tuple[str, ...], Any, str]] = [
     (("kind",), 3, "kind is 3"),
     (("kind",), "Nothing", "'Nothing'"),
+    (("kind",), [1], "kind is [1]"),
+    (("kind",), {}, "kind is {}"),
     (("fields",), [], "fields is []"),
     (("fields", "extra"), 1, "no field 'extra'"),
     (("fields", "tokens"), 3, "tokens is 3"),

@@ -74,6 +74,31 @@ def test_a_run_that_was_asked_to_stop_did_not_fail(tmp_path, monkeypatch):
     assert ended == engines.STOPPED
 
 
+@pytest.mark.parametrize(
+    ("says", "ended"), [("Stopped at a checkpoint", engines.STOPPED), ("dcinterp: no room", "no room")]
+)
+def test_a_run_that_ends_with_a_code_while_it_is_to_stop_is_stopped_unless_it_says_why(
+    tmp_path, monkeypatch, says, ended
+):
+    """As on Windows, where `terminate` gives the code 1; a child that fails then says so in a sentence of its own."""
+
+    class Child:
+        def __init__(self, *_, stdout, **__):
+            stdout.write(says.encode())
+            self.codes = iter([None, 1])
+
+        def poll(self):
+            return next(self.codes)
+
+        def terminate(self):
+            pass
+
+    asked = iter([False, True, True])
+    monkeypatch.setattr(engines, "_is_there", lambda _: next(asked))
+    monkeypatch.setattr(engines.subprocess, "Popen", Child)
+    assert engines._run(["run"], str(tmp_path / "log"), "stop") == ended
+
+
 def test_memory_is_not_told_where_the_system_does_not(monkeypatch):
     assert resident_bytes() > 0
     monkeypatch.setitem(sys.modules, "resource", None)
