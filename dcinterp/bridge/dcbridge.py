@@ -345,10 +345,12 @@ class DCBridge(LockedBridge):
     def _warn_before_fork(self, name: Any) -> None:
         """Say once where nothing reads an edit while heads have inputs of their own."""
         split = self.cfg.use_split_qkv_input
-        if not isinstance(name, str) or not (split or self.cfg.use_attn_in) or "_warned" in self.__dict__:
+        if not (split or self.cfg.use_attn_in) or "_warned" in self.__dict__:
             return
-        if _BEFORE_FORK.fullmatch(self.hook_dict[name].name or name):
-            self.__dict__["_warned"] = True
+        known = self.hook_dict
+        names = [each for each in known if name(each)] if callable(name) else [name]
+        if unread := [each for each in names if _BEFORE_FORK.fullmatch(known[each].name or each)]:
+            self.__dict__["_warned"], name = True, unread[0]
             own = "hook_q_input, hook_k_input and hook_v_input" if split else "hook_attn_in"
             warnings.warn(
                 f"While every head has an input of its own, attention does not read {name}: an edit there would change "

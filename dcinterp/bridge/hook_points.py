@@ -29,6 +29,12 @@ SHARED: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 )
 """Hook points of what others read too: the stream, the input of attention and that of the MLP."""
 
+STEADY: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
+    (AttentionBridge, ("o.hook_in", "hook_out", "hook_pattern", "hook_attn_scores")),
+    (GatedMLPBridge, ("out.hook_in", "hook_out")),
+)
+"""Hook points of ours whose tensor another shape would be broadcast to."""
+
 
 class CopyingHookPoint(HookPoint):
     """A hook point whose listeners get a copy."""
@@ -39,11 +45,19 @@ class CopyingHookPoint(HookPoint):
 
 
 class SteadyHookPoint(HookPoint):
-    """A hook point of the composition, whose listeners keep the shape; another one would be broadcast over heads, ranks
-    or positions."""
+    """A hook point whose listeners keep shape and type; another shape would be broadcast over heads, ranks or
+    positions."""
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         found = super().__call__(x, *args, **kwargs)
+        if found is x:
+            return found
+        if not isinstance(found, Tensor) or found.dtype != x.dtype:
+            made = str(found.dtype).removeprefix("torch.") if isinstance(found, Tensor) else type(found).__name__
+            raise UserError(
+                f"A hook at {self.name} returned {made} in place of a tensor of {str(x.dtype).removeprefix('torch.')}; "
+                "what it returns replaces the tensor, so give it the same type."
+            )
         if found.shape != x.shape:
             raise UserError(
                 f"A hook at {self.name} returned the shape {list(found.shape)} in place of {list(x.shape)}. What it "
@@ -86,6 +100,14 @@ def take_edits_in_place(bridge: nn.Module) -> None:
         if isinstance(module, NormalizationBridge):
             for name in ("hook_normalized", "hook_scale"):
                 _become(getattr(module, name, None), EditedHookPoint)
+
+
+def keep_shapes(bridge: nn.Module) -> None:
+    """Let the hook points of a bridge of ours refuse what would be broadcast silently."""
+    for module in bridge.modules():
+        for kind, names in STEADY:
+            for name in names if isinstance(module, kind) else ():
+                _become(_found(module, name), SteadyHookPoint)
 
 
 def _found(module: Any, path: str) -> Any:

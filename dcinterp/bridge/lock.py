@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cache
+from inspect import BoundArguments, signature
 from typing import Any, Self
 
 from torch import Tensor
@@ -66,21 +69,26 @@ class LockedBridge(TransformerBridge):
             UserError: no hook has that name, and the message suggests the nearest ones; or the hook is switched off. A
                 filter function that selects none is only warned about.
         """
-        names = kwargs.get("names_filter")
-        if isinstance(names, tuple | set | frozenset):
-            names = kwargs["names_filter"] = list(names)
-        if names is not None:
-            known = self.hook_dict
-            self._check_names(names, known)
-            for name in () if callable(names) else [names] if isinstance(names, str) else names:
-                if (reason := self._gated_hook_reason(known[name].name or name)) is not None:
-                    raise UserError(f"The hook {name!r} is off, as {reason} is False; call set_{reason}(True) first.")
+        given = self._checked_filter("run_with_cache", args, kwargs)
         with self.lock:
-            return super().run_with_cache(*args, **kwargs)
+            return super().run_with_cache(*given.args[1:], **given.kwargs)
+
+    def get_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; a wrong name in `names_filter` is an error, as in `run_with_cache`."""
+        given = self._checked_filter("get_caching_hooks", args, kwargs)
+        return super().get_caching_hooks(*given.args[1:], **given.kwargs)
+
+    def add_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """As in TransformerLens; a wrong name in `names_filter` is an error, as in `run_with_cache`."""
+        given = self._checked_filter("add_caching_hooks", args, kwargs)
+        return super().add_caching_hooks(*given.args[1:], **given.kwargs)
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
-        self._check_hooks(kwargs)
+        given = _arguments("run_with_hooks", args, kwargs)
+        self._check_hooks(given)
+        for hooks in ("fwd_hooks", "bwd_hooks"):
+            self._check_reached([name for name, _ in given.get(hooks) or []], given.get("stop_at_layer"))
         with self.lock:
             return super().run_with_hooks(*args, **kwargs)
 
@@ -88,6 +96,34 @@ class LockedBridge(TransformerBridge):
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
         self._check_names(name, self.hook_dict)
         super().add_hook(name, *args, **kwargs)
+
+    def _checked_filter(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
+        """The arguments of a method with a `names_filter`, once its names are found to be hooks that are on."""
+        given = _bound(method, args, kwargs)
+        names = given.arguments.get("names_filter")
+        if isinstance(names, tuple | set | frozenset):
+            names = given.arguments["names_filter"] = list(names)
+        if names is not None:
+            known = self.hook_dict
+            self._check_names(names, known)
+            listed = [] if callable(names) else [names] if isinstance(names, str) else names
+            for name in listed:
+                if (reason := self._gated_hook_reason(known[name].name or name)) is not None:
+                    raise UserError(f"The hook {name!r} is off, as {reason} is False; call set_{reason}(True) first.")
+            self._check_reached(listed, given.arguments.get("stop_at_layer"))
+        return given
+
+    def _check_reached(self, names: Collection[Any], stop: int | None) -> None:
+        """Refuse hooks behind the layer at which a run stops: nothing would come by."""
+        if stop is None:
+            return
+        last = stop if stop >= 0 else self.cfg.n_layers + stop
+        for name in names:
+            block = re.match(r"blocks\.(\d+)\.", name) if isinstance(name, str) else None
+            if (block and int(block[1]) >= last) or (
+                isinstance(name, str) and name.startswith(("ln_final", "unembed"))
+            ):
+                raise UserError(f"{name} comes after stop_at_layer={stop}, and nothing would reach it; stop later.")
 
     def _check_hooks(self, kwargs: dict[str, Any]) -> None:
         known = self.hook_dict  # worked out anew where it is asked for
@@ -106,7 +142,15 @@ class LockedBridge(TransformerBridge):
             return
         for name in [names] if isinstance(names, str) else names:
             if name not in known:
-                raise UserError(f"There is no hook {name!r} in this model; {nearest(name, known)}")
+                inside = sorted(each for each in known if str(name) in each)
+                way_out = f"names with that in them are {', '.join(inside[:3])}" if inside else nearest(name, known)
+                raise UserError(f"There is no hook {name!r} in this model; {way_out}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UserError(
+            "A bridge cannot be pickled, as its hooks are functions of this process; write it with save(folder), and "
+            "call dcinterp.load(folder) in the other process."
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A model of its own: TransformerLens's captures, which would stay with the first one's blocks, come anew."""
@@ -128,6 +172,21 @@ class LockedBridge(TransformerBridge):
     @contextmanager
     def hooks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
-        self._check_hooks(dict(zip(("fwd_hooks", "bwd_hooks"), args, strict=False)) | kwargs)
+        self._check_hooks(_arguments("hooks", args, kwargs))
         with self.lock, super().hooks(*args, **kwargs) as hooked:
             yield hooked
+
+
+@cache
+def _signature(method: str) -> Any:
+    return signature(getattr(TransformerBridge, method))
+
+
+def _bound(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
+    """The arguments of a method of TransformerLens by name, and None for the bridge."""
+    given: BoundArguments = _signature(method).bind(None, *args, **kwargs)
+    return given
+
+
+def _arguments(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return dict(_bound(method, args, kwargs).arguments)

@@ -23,7 +23,7 @@ from transformer_lens.model_bridge.sources.transformers_driver import Transforme
 from dcinterp.bridge.adapter import DCFormerAdapter
 from dcinterp.bridge.dcbridge import DCBridge
 from dcinterp.bridge.foreign import guarded
-from dcinterp.bridge.hook_points import take_edits_in_place
+from dcinterp.bridge.hook_points import keep_shapes, take_edits_in_place
 from dcinterp.bridge.processing import share_off, short_prompt
 from dcinterp.bridge.vit import DCViTAdapter
 from dcinterp.model.decoder import DCFormerForCausalLM
@@ -62,6 +62,7 @@ def wrap(
     bridge = DCBridge(model, adapter, words, driver=TransformersDriver(model, adapter, words))
     bridge.given_tokenizer = (words, tokenizer)
     take_edits_in_place(bridge)
+    keep_shapes(bridge)
     return bridge
 
 

@@ -62,7 +62,7 @@ def plot(result: Any, *, kind: str = "", theme: str = "light", **options: Any) -
     if unknown := [option for option in options if option not in known]:
         instead = nearest(unknown[0], known) if known else "it has none."
         raise UserError(f"This figure has no option {unknown[0]!r}; {instead}")
-    require_known("theme", theme, ("light", "dark"))
+    require_known("theme", str(theme), ("light", "dark"))
     for option, hint in _hints(draw, options).items():
         require_fitting(option, options[option], hint)
     return draw(result, theme=theme, **options)

@@ -40,7 +40,7 @@ _TABLE = (
     AblationKind(
         "mean",
         "mean",
-        "is replaced by its mean over the reference prompts",
+        "is replaced by its mean over all positions of the reference prompts",
         "replaced by its mean",
         "removes what depends on the token and the example, and keeps what all have in common",
     ),

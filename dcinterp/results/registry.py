@@ -329,7 +329,9 @@ def _bound(entry: Analysis, args: Sequence[Any], named: Mapping[str, Any]) -> in
     try:
         return entry.signature.bind(*args, **named)
     except TypeError as error:
-        raise TypeError(f"{entry.name}: {error}.") from None
+        only = [name for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
+        some = f", of which {', '.join(only)} by name" if only else ""
+        raise TypeError(f"{entry.name}: {error}; it has {', '.join(known)}{some}.") from None
 
 
 def _call(entry: Analysis, bound: inspect.BoundArguments) -> Call:

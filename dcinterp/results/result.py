@@ -110,6 +110,7 @@ class Result:
             how = ": see call.command()" if "\n" in command else f": {_short(command)}" if command else ""
             home = "dcinterp" if self.call.public else self.call.home
             lines.append(f"made by {home}.{self.call.analysis}{how}")
+            lines += [f"! {self.call.obstacle}"] if self.call.obstacle else []
         if type(self).table is not Result.table and len(frame := self.table()):
             first = ", ".join(_named(str(name), _short(value)) for name, value in frame.iloc[0].items())
             lines.append(f"first of {len(frame)} rows of table(): {_short(first)}")
@@ -124,7 +125,8 @@ class Result:
     def _repr_html_(self) -> str:
         """What a notebook shows: warnings, the sentence and the first rows of the table."""
         frame = self.table()
-        above = "".join(f"<p>! {escape(sentence)}</p>" for sentence in self.warnings())
+        obstacle = [self.call.obstacle] if self.call is not None and self.call.obstacle else []
+        above = "".join(f"<p>! {escape(sentence)}</p>" for sentence in [*self.warnings(), *obstacle])
         above += f"<p>{escape(sentence)}</p>" if (sentence := self.sentence()) else ""
         rows = frame.head(SHOWN_ROWS).to_html(index=False, float_format="{:.3g}".format)
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +124,56 @@ def test_an_edit_before_a_fork_is_warned_about(bridge: Make, ids: Tensor) -> Non
         warnings.simplefilter("error")  # once is enough, and a cache only reads
         wrapped.run_with_hooks(ids, fwd_hooks=[("blocks.0.ln1.hook_out", halved)])
         wrapped.run_with_cache(ids)
+
+
+@pytest.mark.parametrize("name", ["blocks.1.ln1.hook_out", lambda name: name == "blocks.1.ln1.hook_out"])
+def test_so_is_one_that_is_given_by_position_or_by_a_function(bridge: Make, ids: Tensor, name: Any) -> None:
+    wrapped = bridge()
+    wrapped.set_use_split_qkv_input(True)
+    with pytest.warns(UserWarning, match=r"attention does not read blocks\.1\.ln1\.hook_out"):
+        wrapped.run_with_hooks(ids, [(name, halved)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["attn.hook_z", "hook_attn_out", "hook_mlp_out", "mlp.hook_post", "attn.hook_pattern", "attn.hook_attn_scores"],
+)
+def test_a_hook_keeps_shape_and_type(bridge: Make, ids: Tensor, name: str) -> None:
+    wrapped, at = bridge(), f"blocks.1.{name}"
+    with pytest.raises(UserError, match=r"A hook at blocks\.1.* returned the shape"):
+        wrapped.run_with_hooks(ids, [(at, lambda x, hook: x[:, -1:])])
+    with pytest.raises(UserError, match="returned float64 in place of a tensor of float32"):
+        wrapped.run_with_hooks(ids, [(at, lambda x, hook: x.double())])
+
+
+def test_names_are_checked_wherever_they_stand(bridge: Make, ids: Tensor) -> None:
+    wrapped, wrong = bridge(), "blocks.1.attn.post.hook_o_pk"
+    for call in (
+        lambda: wrapped.run_with_cache(ids, True, False, ["blocks.1.attn.hook_z", wrong]),
+        lambda: wrapped.run_with_hooks(ids, [(wrong, halved)]),
+        lambda: wrapped.get_caching_hooks([wrong]),
+        lambda: wrapped.add_caching_hooks(wrong),
+    ):
+        with pytest.raises(UserError, match=f"There is no hook '{wrong}' in this model; did you mean"):
+            call()
+    with pytest.raises(UserError, match=r"names with that in them are blocks\.0\.attn\.post\.hook_o_kp"):
+        wrapped.run_with_cache(ids, names_filter="o_kp")
+    assert list(wrapped.run_with_cache(ids, True, False, ("blocks.1.attn.hook_z",))[1])
+
+
+def test_a_hook_behind_the_last_layer_that_runs_is_an_error(bridge: Make, ids: Tensor) -> None:
+    wrapped = bridge()
+    later = "blocks.1.attn.hook_z comes after stop_at_layer=1, and nothing would reach it"
+    with pytest.raises(UserError, match=later):
+        wrapped.run_with_cache(ids, stop_at_layer=1, names_filter=["blocks.1.attn.hook_z"])
+    with pytest.raises(UserError, match=later):
+        wrapped.run_with_hooks(ids, stop_at_layer=1, fwd_hooks=[("blocks.1.attn.hook_z", halved)])
+    wrapped.run_with_hooks(ids, stop_at_layer=1, fwd_hooks=[("blocks.0.attn.hook_z", halved)])
+
+
+def test_a_bridge_says_how_it_gets_into_another_process(bridge: Make) -> None:
+    with pytest.raises(UserError, match=r"cannot be pickled.*save\(folder\)"):
+        pickle.dumps(bridge())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
