@@ -136,7 +136,7 @@ def mean_composition_map(
     Args:
         bridge: a bridge over a DCFormer.
         examples: a text such as "same-person n=50", or a list of examples; see dcinterp.mechanism.dataset. Only the
-            prompts count.
+            prompts count, but each comes with an answer, as in the other analyses over examples.
         layer: the layer; negative counts from the last.
         stage: "pre" for scores, "post" for weights.
         queries: "last" for the position that answers, "all" for every position.
