@@ -9,7 +9,7 @@ import streamlit as st
 
 import synthetic_tasks
 from dcinterp.bridge.protocol import stages_of
-from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, kinds_in_words, takes_reference
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, OF_ATTENTION, kinds_in_words, takes_reference
 from dcinterp.mechanism.branches import ADDED, BRANCHES, DYNAMIC_WEIGHTS
 from dcinterp.support.errors import UserError
 from workbench import analyses, links, models
@@ -28,7 +28,7 @@ CHANGES = {
 CHANGES_HELP = kinds_in_words() + "".join(
     f"\n\n**{kind}**: {words}." for kind, words in CHANGES.items() if kind not in ABLATIONS
 )
-PARTS = ("head", "branch", "edge", "weight")
+PARTS = ("head", "attention", "branch", "edge", "weight")
 
 
 def default_line(name: str, question: Question) -> str:
@@ -90,14 +90,15 @@ def line_builder(name: str) -> None:
         across = st.columns(4)
         part = links.choose("Part", PARTS if stages else PARTS[:1], key="new_part", where=across[0])
         layer = links.choose("Layer", layers, key="new_layer", default=layers[-1], help=tip("layer"), where=across[1])
-        usual = "zero" if links.older("new_kind") else DEFAULT
-        kind = links.choose("Change", list(CHANGES), key="new_kind", default=usual, help=CHANGES_HELP, where=across[2])
+        kinds = [each for each in CHANGES if part != "attention" or each.partition("=")[0] in OF_ATTENTION]
+        usual = "zero" if links.older("new_kind") or part == "attention" else DEFAULT
+        kind = links.choose("Change", kinds, key="new_kind", default=usual, help=CHANGES_HELP, where=across[2])
         place = str(layer)
         if part != "head":
             stage = links.choose("Stage", stages[::-1], key="new_stage", help=tip("stage"), where=across[3])
             place += f".{stage}"
         across = st.columns(4)
-        if part == "head":
+        if part in ("head", "attention"):
             place += f".{links.choose('Head', heads, key='new_head', help=tip('head'), where=across[0])}"
         elif part == "weight":
             weights = {"key": "new_weight", "help": tip("dynamic weights"), "where": across[0]}
@@ -137,6 +138,8 @@ def _subject(one: Any) -> str:
     layer, stage = f"layer {one.layer}", STAGES.get(one.stage, one.stage)
     if one.part == "head":
         return f"The output of head {one.head} in {layer}"
+    if one.part == "attention":
+        return f"All that heads use of the {STAGES.get(one.stage or 'post', stage)} of head {one.head} in {layer}"
     if one.part == "weight":
         return f"The dynamic weight {one.name} of {_heads(one)} in {layer}"
     branch = CHOICES.get(one.name, one.name)

@@ -1,6 +1,8 @@
 r"""Interventions as plain data: what to change in a model, written as one line, and the hooks that change it.
 
     head 1.3 zero                       what head 3 of layer 1 reads (hook_z)
+    attention 1.6 zero                  the attention that head 6 computes, whichever heads use it: its edges to
+                                        all of them ("1.pre.6": its scores)
     branch 1.post.kp mean               one branch of a composition, for all heads
     branch 1.post.added zero            all of a composition but the skip and a static map: plain attention in its place
     edge 1.post.kp.2>3 zero             what head 2's attention adds to head 3 by one branch ("added": all but the skip)
@@ -36,7 +38,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from dcinterp.bridge.protocol import Bridge
-from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT
+from dcinterp.mechanism.ablation_kinds import ABLATIONS, DEFAULT, OF_ATTENTION
 from dcinterp.mechanism.branches import ADDED as ADDED_BRANCHES
 from dcinterp.mechanism.branches import BRANCHES, WEIGHTS
 from dcinterp.mechanism.head_maps import composer_of
@@ -59,6 +61,7 @@ _HELP = (
 _LINE = re.compile(r"(\w+)\s+(\S+)(?:\s+(?!(?:query|key)=)([\w-]+)(?:=(\S+))?)?((?:\s+(?:query|key)=-?\d+)*)\s*")
 _PLACES = {
     "head": re.compile(r"(?P<layer>-?\d+)\.(?P<head>\d+)"),
+    "attention": re.compile(r"(?P<layer>-?\d+)\.(?:(?P<stage>\w+)\.)?(?P<head>\d+)"),
     "branch": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)"),
     "edge": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)\.(?P<head_from>\d+)>(?P<head>\d+)"),
     "weight": re.compile(r"(?P<layer>-?\d+)\.(?P<stage>\w+)\.(?P<name>\w+)(?:\.(?P<head>\d+))?"),
@@ -69,7 +72,8 @@ _PLACES = {
 class Intervention:
     """One change to a model; `str` gives its line and `parse` reads it.
 
-    part: "head", "branch", "edge" or "weight"; stage and name (a branch or a dynamic weight): where there is one.
+    part: "head", "attention", "branch", "edge" or "weight"; stage and name (a branch or a dynamic weight): where there
+    is one; of attention without a stage it is "post".
     head: the head that is changed, of an edge the one that receives; head_from: the one that shares.
     query, key: positions that the change is confined to; None for all.
     """
@@ -117,7 +121,7 @@ class Intervention:
         if re.search(r"\d{10}", place + where):
             raise UserError(f"{shown(place + where)} has a number that is too large; {_HELP}.")
         numbers = {k: int(v) for k, v in found.groupdict().items() if k not in ("stage", "name") and v is not None}
-        words = {k: v for k, v in found.groupdict().items() if k in ("stage", "name")}
+        words = {k: v for k, v in found.groupdict().items() if k in ("stage", "name") and v is not None}
         pairs = [pair.split("=") for pair in where.split()]
         where_numbers = {k: int(v) for k, v in pairs}
         if len(where_numbers) < len(pairs):
@@ -185,15 +189,18 @@ def read_interventions(given: Interventions) -> list[Intervention]:
 
 
 def checked(bridge: Bridge, given: Intervention, length: int) -> list[Intervention]:
-    """The intervention with its positions counted from the start and "added" spelt out, if this model can have it.
+    """The intervention with its positions counted from the start, if this model can have it.
+
+    "added" becomes every branch that it stands for, and attention the edges by which heads use it.
 
     Raises:
         UserError: the layer, head, stage, branch, weight or position does not exist in this model and prompt, or an
             intervention on a head or an edge names none.
     """
     layer = layer_number(bridge, given.layer)
-    if given.head is None and given.part in ("head", "edge"):
-        raise UserError(f"An intervention on {'a head' if given.part == 'head' else 'an edge'} names its head=.")
+    if given.head is None and given.part in ("head", "attention", "edge"):
+        kind = {"head": "a head", "edge": "an edge"}.get(given.part, "attention")
+        raise UserError(f"An intervention on {kind} names its head=.")
     if given.head_from is None and given.part == "edge":
         raise UserError("An intervention on an edge names the head whose attention it takes, as head_from=.")
     for head in (given.head, given.head_from):
@@ -205,6 +212,8 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
     _refuse_meaningless_positions(one)
     if one.part == "head":
         return [one]
+    if one.part == "attention":
+        return _uses(bridge, one)
     require_stage(bridge, one.stage)
     if one.part == "weight":
         if one.name not in WEIGHTS:
@@ -244,6 +253,32 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
     if one.name == "skip" and one.part == "edge" and one.kind == "rotate":
         raise UserError("The skip leads from a head to itself only, so its edge cannot be rotated; use zero.")
     return [one]
+
+
+def _uses(bridge: Bridge, attention: Intervention) -> list[Intervention]:
+    """The edges by which heads use the attention of one of them.
+
+    Raises:
+        UserError: the model does not compose at that stage, heads use attention of other pairs of tokens too, or the
+            kind of change would replace the map over heads too.
+    """
+    of = replace(attention, part="edge", stage=attention.stage or "post")
+    require_stage(bridge, of.stage)
+    if not composer_of(bridge, of.layer, of.stage).PAIRWISE:
+        raise UserError(
+            f"In this model heads use each other's attention of other pairs of tokens too, which "
+            f"{attention.unit!r} does not name; use a hook at blocks.{of.layer}.attn.{of.stage}.hook_in."
+        )
+    if attention.kind not in OF_ATTENTION:
+        raise UserError(
+            f"{attention.unit!r} is changed by zero or scale=X: {attention.kind} would replace how heads are mixed, "
+            f"too. For other values use a hook at blocks.{of.layer}.attn.{of.stage}.hook_in."
+        )
+    uses = []
+    for name in ("skip", *ADDED_BRANCHES):
+        exist = edges_that_exist(bridge, replace(of, name=name))
+        uses += [replace(of, name=name, head_from=of.head, head=to) for to in exist[of.head].nonzero()[:, 0].tolist()]
+    return uses
 
 
 def edge_exists(bridge: Bridge, edge: Intervention) -> bool:

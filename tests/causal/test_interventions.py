@@ -554,3 +554,38 @@ def test_the_prompt_is_no_other_prompt_behind_an_answer_of_several_tokens(model)
             for each in (among, [OTHER])
         )
         assert many == pytest.approx(one)
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+@pytest.mark.parametrize("factor", [0.0, 2.0])
+def test_all_of_a_heads_attention_is_what_every_head_uses_of_it(model, stage, factor):
+    """Against a hook where the composition reads it."""
+    tap, head = f"blocks.1.attn.{stage}.hook_in", 6
+
+    def change(x, hook):
+        x = x.clone()
+        x[:, head] *= factor
+        return x
+
+    line = f"attention 1.{'pre.' if stage == 'pre' else ''}{head} {'scale=2' if factor else 'zero'}"
+    found = logits_under(model, line)
+    with torch.no_grad():
+        expected = model.run_with_hooks(PROMPT, fwd_hooks=[(tap, change)])
+    torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
+    assert str(Intervention.parse(line)) == line
+    assert not torch.allclose(found, model(PROMPT))
+
+
+def test_attention_as_a_whole_has_no_map_and_may_be_of_other_pairs(model):
+    with pytest.raises(UserError, match=r"'attention 1\.6' is changed by zero or scale=X: mean would replace how"):
+        intervene(model, PROMPT, "attention 1.6")
+    with pytest.raises(UserError, match="There is no head 9"):
+        intervene(model, PROMPT, "attention 1.9 zero")
+    from dcinterp.bridge import wrap
+    from dcinterp.model.config import DCFormerConfig
+    from dcinterp.model.decoder import DCFormerForCausalLM
+
+    sizes = {"num_hidden_layers": 2, "vocab_size": 16}
+    other = wrap(DCFormerForCausalLM(DCFormerConfig.preset("tiny-dcformer++", compose="multi-token", **sizes)).eval())
+    with pytest.raises(UserError, match="attention of other pairs of tokens too"):
+        intervene(other, [5, 7, 9], "attention 1.3 zero", 3)
