@@ -38,6 +38,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
 
   // The list scrolls by itself where the prompt is long; the page does not move.
   const show = at => {
+    if (!chips[at]) return
     const { offsetTop: top, offsetHeight: height } = chips[at]
     const room = row.clientHeight
     if (top < row.scrollTop) row.scrollTop = top
