@@ -19,7 +19,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const chips = [...row.children]
 
   const paint = at => {
-    // What a token attends to lies before it; its own strongest weight has the full colour, unless all are small.
+    // What a token attends to lies before it; its own strongest weight has the strongest colour, unless all are small.
     const from = weights && at !== null ? weights.subarray(at * count, at * count + at + 1) : []
     const limit = Math.max(1, ...from.map(Math.abs))
     chips.forEach((chip, position) => {
@@ -77,7 +77,9 @@ export default function ({ data, parentElement, setTriggerValue }) {
   }
   if (data.active && data.chosen !== null) row.setAttribute("aria-activedescendant", `token-${data.chosen}`)
   paint(data.chosen)
-  if (data.chosen !== null && row.shown !== data.chosen) show((row.shown = data.chosen))
+  const shown = data.chosen === null ? null : `${data.chosen} ${data.tokens.join(" ")}`
+  if (shown !== null && row.shown !== shown) show(data.chosen)
+  row.shown = shown
 }
 
 const floats = text => new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer)

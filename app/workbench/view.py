@@ -206,8 +206,10 @@ def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
         begins = isinstance(value, str) and len(value) > 1 and value[0] in "=+-@\t\r"
         return f"'{value}" if begins and not NUMBER.fullmatch(value) else value
 
-    texts = {name: frame[name].map(plain) for name in frame.select_dtypes(exclude=["number", "bool"])}
-    return frame.assign(**texts).rename(columns=plain)
+    made = frame.copy()
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        made[name] = frame[name].map(plain)
+    return made.rename(columns=plain)
 
 
 def unclicked(caption: str) -> str:

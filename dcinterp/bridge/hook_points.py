@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge.generalized_components import (
@@ -52,7 +53,8 @@ class SteadyHookPoint(HookPoint):
         found = super().__call__(x, *args, **kwargs)
         if found is x:
             return found
-        if not isinstance(found, Tensor) or found.dtype != x.dtype:
+        mixed = torch.is_autocast_enabled(x.device.type)  # where types change on the way, and are meant to
+        if not isinstance(found, Tensor) or (found.dtype != x.dtype and not mixed):
             made = str(found.dtype).removeprefix("torch.") if isinstance(found, Tensor) else type(found).__name__
             raise UserError(
                 f"A hook at {self.name} returned {made} in place of a tensor of {str(x.dtype).removeprefix('torch.')}; "

@@ -18,6 +18,8 @@ from transformer_lens.model_bridge.generalized_components import BlockBridge
 
 from dcinterp.support.errors import UserError, nearest
 
+HOOKS = ("fwd_hooks", "bwd_hooks")
+
 
 class RunLock:
     """A re-entrant lock that a deep copy of its owner does not share."""
@@ -85,12 +87,12 @@ class LockedBridge(TransformerBridge):
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
-        given = _arguments("run_with_hooks", args, kwargs)
-        self._check_hooks(given)
-        for hooks in ("fwd_hooks", "bwd_hooks"):
-            self._check_reached([name for name, _ in given.get(hooks) or []], given.get("stop_at_layer"))
+        given = self._checked_hooks("run_with_hooks", args, kwargs)
+        for hooks in HOOKS:
+            named = [name for name, _ in given.arguments.get(hooks) or []]
+            self._check_reached(named, given.arguments.get("stop_at_layer"))
         with self.lock:
-            return super().run_with_hooks(*args, **kwargs)
+            return super().run_with_hooks(*given.args[1:], **given.kwargs)
 
     def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
@@ -115,7 +117,7 @@ class LockedBridge(TransformerBridge):
 
     def _check_reached(self, names: Collection[Any], stop: int | None) -> None:
         """Refuse hooks behind the layer at which a run stops: nothing would come by."""
-        if stop is None:
+        if stop is None or stop >= self.cfg.n_layers:  # the whole model runs
             return
         last = stop if stop >= 0 else self.cfg.n_layers + stop
         for name in names:
@@ -125,9 +127,18 @@ class LockedBridge(TransformerBridge):
             ):
                 raise UserError(f"{name} comes after stop_at_layer={stop}, and nothing would reach it; stop later.")
 
+    def _checked_hooks(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
+        """The arguments of a method that takes hooks, once their names are found to be some; iterators become lists."""
+        given = _bound(method, args, kwargs)
+        for hooks in HOOKS:
+            if given.arguments.get(hooks) is not None:
+                given.arguments[hooks] = list(given.arguments[hooks])
+        self._check_hooks(dict(given.arguments))
+        return given
+
     def _check_hooks(self, kwargs: dict[str, Any]) -> None:
         known = self.hook_dict  # worked out anew where it is asked for
-        for hooks in ("fwd_hooks", "bwd_hooks"):
+        for hooks in HOOKS:
             for name, _ in kwargs.get(hooks) or []:
                 self._check_names(name, known)
 
@@ -152,6 +163,12 @@ class LockedBridge(TransformerBridge):
             "call dcinterp.load(folder) in the other process."
         )
 
+    def __copy__(self) -> Self:
+        """Another bridge over the same parts, as Python copies what can be pickled."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__ = self.__dict__.copy()
+        return twin
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A model of its own: TransformerLens's captures, which would stay with the first one's blocks, come anew."""
         twin = type(self).__new__(type(self))
@@ -172,8 +189,8 @@ class LockedBridge(TransformerBridge):
     @contextmanager
     def hooks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
-        self._check_hooks(_arguments("hooks", args, kwargs))
-        with self.lock, super().hooks(*args, **kwargs) as hooked:
+        given = self._checked_hooks("hooks", args, kwargs)
+        with self.lock, super().hooks(*given.args[1:], **given.kwargs) as hooked:
             yield hooked
 
 
@@ -186,7 +203,3 @@ def _bound(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundA
     """The arguments of a method of TransformerLens by name, and None for the bridge."""
     given: BoundArguments = _signature(method).bind(None, *args, **kwargs)
     return given
-
-
-def _arguments(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return dict(_bound(method, args, kwargs).arguments)

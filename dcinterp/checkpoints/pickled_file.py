@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickletools
 import zipfile
 from io import BytesIO
@@ -102,7 +103,11 @@ def require_sizes(path: Path) -> int:
         with path.open("rb") as file:  # as torch wrote before 1.6: five pickles, then the numbers
             for _ in range(5):
                 _require_small(file, size)
+    except MemoryError:
+        raise
     except Exception as error:  # of as many kinds as there are ways to damage a zip file
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of the file
+            raise
         raise UserError(
             f"{path} is damaged or holds more than tensors, which is not safe to open ({reason(error, 60)}); ask for a "
             "safetensors file."

@@ -80,9 +80,10 @@ ABLATIONS: dict[str, AblationKind] = {kind.name: kind for kind in _TABLE}
 """By name; the first is the default."""
 
 DEFAULT: Kind = "mean"
+"""The kind that stays closest to what the model computes on its tasks."""
+
 OF_ATTENTION = ("zero", "scale")
 """Kinds of change of all of a head's attention (`attention 1.3 zero`): the others replace the map over heads too."""
-"""The kind that stays closest to what the model computes on its tasks."""
 
 
 def kinds_in_words() -> str:

@@ -28,7 +28,7 @@ from dcinterp.mechanism.ablation_kinds import takes_reference
 from dcinterp.mechanism.branches import BRANCHES
 from dcinterp.mechanism.dataset import default_reference, prompts
 from dcinterp.mechanism.head_maps import composer_of
-from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, checked, read_interventions, tap
+from dcinterp.mechanism.interventions import PARTS, Intervention, Interventions, all_checked, read_interventions, tap
 from dcinterp.mechanism.path_gradient import Hooks, Metric
 from dcinterp.mechanism.prompt import Prompt, token_ids
 from dcinterp.model.compose.branches import low_rank_map
@@ -182,7 +182,7 @@ def applied(
         UserError: as `intervene`; a run is of several prompts at once.
     """
     ids = token_ids(bridge, prompt)
-    ones = [each for one in read_interventions(interventions) for each in checked(bridge, one, ids.shape[1])]
+    ones = all_checked(bridge, read_interventions(interventions), ids.shape[1])
     among = None
     if takes_reference(one.kind for one in ones):
         among = prompts(bridge, default_reference(bridge, prompt) if reference is None else reference)

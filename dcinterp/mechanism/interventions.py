@@ -55,7 +55,7 @@ ADDED = "added"
 """Stands for every branch that the model has but the skip."""
 
 _HELP = (
-    "write it as in 'head 1.3 zero', 'branch 1.post.kp mean', 'edge 1.post.kp.2>3 zero' or "
+    "write it as in 'head 1.3 zero', 'attention 1.3 zero', 'branch 1.post.kp mean', 'edge 1.post.kp.2>3 zero' or "
     "'weight 1.post.w_k1.2 scale=2'"
 )
 _LINE = re.compile(r"(\w+)\s+(\S+)(?:\s+(?!(?:query|key)=)([\w-]+)(?:=(\S+))?)?((?:\s+(?:query|key)=-?\d+)*)\s*")
@@ -253,6 +253,31 @@ def checked(bridge: Bridge, given: Intervention, length: int) -> list[Interventi
     if one.name == "skip" and one.part == "edge" and one.kind == "rotate":
         raise UserError("The skip leads from a head to itself only, so its edge cannot be rotated; use zero.")
     return [one]
+
+
+def all_checked(bridge: Bridge, given: Sequence[Intervention], length: int) -> list[Intervention]:
+    """All of them, `checked`.
+
+    Raises:
+        UserError: as `checked`; two of them change the same edge, which would be taken away twice.
+    """
+    found: list[Intervention] = []
+    lines: dict[str, list[tuple[Intervention, Intervention]]] = {}
+    for line in given:
+        units = checked(bridge, line, length)
+        for one in units if line.part in ("attention", "edge") else ():
+            for other, of in lines.get(one.unit, []):
+                if _meet(one.query, other.query) and _meet(one.key, other.key):
+                    raise UserError(f"{str(of)!r} and {str(line)!r} both change {one.unit!r}; leave one of them out.")
+        for one in units:
+            lines.setdefault(one.unit, []).append((one, line))
+        found += units
+    return found
+
+
+def _meet(one: int | None, other: int | None) -> bool:
+    """Whether two positions, None for all, have one in common."""
+    return one is None or other is None or one == other
 
 
 def _uses(bridge: Bridge, attention: Intervention) -> list[Intervention]:

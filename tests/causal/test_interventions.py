@@ -579,6 +579,10 @@ def test_all_of_a_heads_attention_is_what_every_head_uses_of_it(model, stage, fa
 def test_attention_as_a_whole_has_no_map_and_may_be_of_other_pairs(model):
     with pytest.raises(UserError, match=r"'attention 1\.6' is changed by zero or scale=X: mean would replace how"):
         intervene(model, PROMPT, "attention 1.6")
+    for more in ("edge 1.post.kp.6>3 zero", "attention 1.post.6 scale=2"):
+        with pytest.raises(UserError, match=f"'attention 1.6 zero' and '{more}' both change 'edge 1.post"):
+            intervene(model, PROMPT, f"attention 1.6 zero; {more}")
+    intervene(model, PROMPT, "attention 1.6 zero query=-1; attention 1.6 zero query=-2; attention 1.7 zero")
     with pytest.raises(UserError, match="There is no head 9"):
         intervene(model, PROMPT, "attention 1.9 zero")
     from dcinterp.bridge import wrap

@@ -44,7 +44,7 @@ from dcinterp.mechanism.intervention_hooks import (
     references,
     unmatched_warnings,
 )
-from dcinterp.mechanism.interventions import Intervention, Interventions, checked, read_interventions
+from dcinterp.mechanism.interventions import Intervention, Interventions, all_checked, read_interventions
 from dcinterp.mechanism.objective import Objective, explain, other_answer
 from dcinterp.mechanism.prompt import Prompt, Token, position, str_tokens, token_ids
 from dcinterp.results.registry import EXAMPLE_PROMPT, analysis
@@ -229,7 +229,7 @@ def intervene(
     explanation = explain(bridge, prompt, target, foil, at=at, objective=objective)
     length = explanation.ids.shape[1]
     changes = [_counted_in_prompt(one, length - explanation.read) for one in read_interventions(interventions)]
-    units = [each for one in changes for each in checked(bridge, one, length)]
+    units = all_checked(bridge, changes, length)
     used = {
         "counterfactual": any(one.kind == "counterfactual" for one in units),
         "reference": takes_reference(one.kind for one in units),

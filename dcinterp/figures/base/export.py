@@ -15,6 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from dcinterp.figures.base.rows import rows
@@ -78,7 +79,12 @@ def _figure(figure: go.Figure, *, caption: str, warnings: Sequence[str], alterna
 
 
 def _table(figure: go.Figure) -> str:
-    """What a figure shows as a table that opens below it; nothing where it is long."""
+    """What a figure shows as a table that opens below it; nothing where it is long, or places mean nothing."""
+    cells = max(
+        (np.isfinite(np.asarray(t.z, dtype=float)).sum() for t in figure.data if t.type == "heatmap"), default=0
+    )
+    if cells > TABLE_ROWS or figure.layout.xaxis.visible is False:
+        return ""
     frame = rows(figure)
     if not 0 < len(frame) <= TABLE_ROWS:
         return ""

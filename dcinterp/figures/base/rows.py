@@ -46,7 +46,7 @@ def _of_trace(trace: Any, figure: go.Figure) -> DataFrame | None:
         nodes = {"from": names[list(trace.link.source)], "to": names[list(trace.link.target)]}
         signed = trace.link.label
         return pd.DataFrame({**nodes, "size": trace.link.value, **({} if signed is None else {"label": signed})})
-    if trace.x is None or trace.y is None:
+    if getattr(trace, "x", None) is None or getattr(trace, "y", None) is None:
         return None
     x, y = (_axis(trace, figure, letter) for letter in "xy")
     columns: dict[str, Any] = {_title(x, "x"): _named(x, trace.x), _title(y, "y") or "value": _named(y, trace.y)}

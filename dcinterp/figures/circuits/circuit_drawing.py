@@ -146,9 +146,9 @@ def words(drawing: Drawing, shown: int) -> dict[str, str]:
     """The drawing in words: what its marks mean, and its largest edges."""
     legend = (
         "Width is the size of the score; dashed edges lower m, dotted ones are on no path of the circuit. Grey edges "
-        "are of the stream or of a head's own attention; green ones come from the query, purple from the key, of "
-        "projections dark and of gates light. Filled circles are a head's attention, squares what it reads and writes, "
-        "diamonds MLPs."
+        "are of the stream, of a head's own attention, or of a map that is the same for all tokens; green ones come "
+        "from the query, purple from the key, of projections dark and of gates light. Filled circles are a head's "
+        "attention, squares what it reads and writes, diamonds MLPs."
     )
     # An edge into a key or value that heads share is drawn to each of them.
     every = {edge.index for edge in drawing.edges}

@@ -188,7 +188,7 @@ def _last_words(log: Path, before: int) -> str:
 
 def _own_words(log: Path, before: int) -> str:
     """The sentence by which a run said that it could not go on; nothing where it said none."""
-    own = [line for line in _lines(log, before) if line.startswith("dcinterp: ")]
+    own = [line for line in _lines(log, before) if re.match("dcinterp: (?!note: )", line)]
     return own[-1].removeprefix("dcinterp: ").strip() if own else ""
 
 

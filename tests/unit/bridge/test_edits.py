@@ -169,6 +169,17 @@ def test_a_hook_behind_the_last_layer_that_runs_is_an_error(bridge: Make, ids: T
     with pytest.raises(UserError, match=later):
         wrapped.run_with_hooks(ids, stop_at_layer=1, fwd_hooks=[("blocks.1.attn.hook_z", halved)])
     wrapped.run_with_hooks(ids, stop_at_layer=1, fwd_hooks=[("blocks.0.attn.hook_z", halved)])
+    _, cache = wrapped.run_with_cache(ids, stop_at_layer=99, names_filter="ln_final.hook_out")
+    assert "ln_final.hook_out" in cache, "the whole model runs"
+
+
+def test_hooks_may_come_from_an_iterator_and_a_copy_is_another_bridge(bridge: Make, ids: Tensor) -> None:
+    wrapped, name = bridge(), "blocks.1.attn.hook_z"
+    expected = wrapped.run_with_hooks(ids, fwd_hooks=[(name, halved)])
+    torch.testing.assert_close(wrapped.run_with_hooks(ids, zip([name], [halved], strict=True)), expected)
+    with wrapped.hooks(zip([name], [halved], strict=True)):
+        torch.testing.assert_close(wrapped(ids), expected)
+    torch.testing.assert_close(copy.copy(wrapped)(ids), wrapped(ids))
 
 
 def test_a_bridge_says_how_it_gets_into_another_process(bridge: Make) -> None:

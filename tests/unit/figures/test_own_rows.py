@@ -121,6 +121,11 @@ def test_a_page_has_its_numbers_as_a_table_and_sends_nothing_away(patterns, monk
     assert "<summary>Table</summary>" not in whole_page("Two", shown).decode(), "too many numbers"
     assert text.count("<h2>") == 2
     assert '"modeBarButtonsToRemove": ["sendChartToCloud"]' in text
+    for figure in (
+        go.Figure(go.Pie(values=[1, 2])),
+        go.Figure(go.Scatter(x=[1], y=[2]), {"xaxis": {"visible": False}}),
+    ):
+        assert "<summary>Table</summary>" not in export.html(figure).decode(), "nothing to read along axes"
     assert 'name="viewport"' in text
 
 

@@ -75,7 +75,12 @@ def test_a_run_that_was_asked_to_stop_did_not_fail(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("says", "ended"), [("Stopped at a checkpoint", engines.STOPPED), ("dcinterp: no room", "no room")]
+    ("says", "ended"),
+    [
+        ("Stopped at a checkpoint", engines.STOPPED),
+        ("dcinterp: no room", "no room"),
+        ("dcinterp: note: slow", engines.STOPPED),
+    ],
 )
 def test_a_run_that_ends_with_a_code_while_it_is_to_stop_is_stopped_unless_it_says_why(
     tmp_path, monkeypatch, says, ended
