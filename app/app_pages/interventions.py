@@ -32,8 +32,7 @@ lines = links.text(
     means=lambda lines: (name, question.prompt if intervention_form.names_position(lines) else None),
     help="One per line; all act together. Examples: `head 1.3 zero`, `attention 1.3 zero`, `branch 1.post.kp mean`, "
     "`edge 1.post.kp.2>3 resample`, `weight 1.post.w_k1.2 scale=2`; without a last word a line means `mean`. "
-    "`query=-1` or `key=7` at the "
-    "end of a line restricts it to that position.",
+    "`query=-1` or `key=7` at the end of a line restricts it to that position.",
 )
 try:
     st.caption(escape(intervention_form.in_words(lines)))

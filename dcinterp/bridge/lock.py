@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
-from inspect import BoundArguments, signature
+from inspect import BoundArguments, Signature, signature
 from typing import Any, Self
 
 from torch import Tensor
@@ -73,26 +73,23 @@ class LockedBridge(TransformerBridge):
         """
         given = self._checked_filter("run_with_cache", args, kwargs)
         with self.lock:
-            return super().run_with_cache(*given.args[1:], **given.kwargs)
+            return super().run_with_cache(*given.args, **given.kwargs)
 
     def get_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a wrong name in `names_filter` is an error, as in `run_with_cache`."""
         given = self._checked_filter("get_caching_hooks", args, kwargs)
-        return super().get_caching_hooks(*given.args[1:], **given.kwargs)
+        return super().get_caching_hooks(*given.args, **given.kwargs)
 
     def add_caching_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens; a wrong name in `names_filter` is an error, as in `run_with_cache`."""
         given = self._checked_filter("add_caching_hooks", args, kwargs)
-        return super().add_caching_hooks(*given.args[1:], **given.kwargs)
+        return super().add_caching_hooks(*given.args, **given.kwargs)
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
         given = self._checked_hooks("run_with_hooks", args, kwargs)
-        for hooks in HOOKS:
-            named = [name for name, _ in given.arguments.get(hooks) or []]
-            self._check_reached(named, given.arguments.get("stop_at_layer"))
         with self.lock:
-            return super().run_with_hooks(*given.args[1:], **given.kwargs)
+            return super().run_with_hooks(*given.args, **given.kwargs)
 
     def add_hook(self, name: Any, *args: Any, **kwargs: Any) -> None:
         """As in TransformerLens; a name that is no hook is an error that suggests the nearest ones."""
@@ -101,7 +98,7 @@ class LockedBridge(TransformerBridge):
 
     def _checked_filter(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         """The arguments of a method with a `names_filter`, once its names are found to be hooks that are on."""
-        given = _bound(method, args, kwargs)
+        given = _signature(method).bind(*args, **kwargs)
         names = given.arguments.get("names_filter")
         if isinstance(names, tuple | set | frozenset):
             names = given.arguments["names_filter"] = list(names)
@@ -120,20 +117,19 @@ class LockedBridge(TransformerBridge):
         if stop is None or stop >= self.cfg.n_layers:  # the whole model runs
             return
         last = stop if stop >= 0 else self.cfg.n_layers + stop
-        for name in names:
-            block = re.match(r"blocks\.(\d+)\.", name) if isinstance(name, str) else None
-            if (block and int(block[1]) >= last) or (
-                isinstance(name, str) and name.startswith(("ln_final", "unembed"))
-            ):
+        for name in (each for each in names if isinstance(each, str)):
+            found = re.match(r"blocks\.(\d+)\.|ln_final|unembed", name)
+            if found and (found[1] is None or int(found[1]) >= last):
                 raise UserError(f"{name} comes after stop_at_layer={stop}, and nothing would reach it; stop later.")
 
     def _checked_hooks(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
         """The arguments of a method that takes hooks, once their names are found to be some; iterators become lists."""
-        given = _bound(method, args, kwargs)
+        given = _signature(method).bind(*args, **kwargs)
         for hooks in HOOKS:
             if given.arguments.get(hooks) is not None:
-                given.arguments[hooks] = list(given.arguments[hooks])
-        self._check_hooks(dict(given.arguments))
+                given.arguments[hooks] = listed = list(given.arguments[hooks])
+                self._check_reached([name for name, _ in listed], given.arguments.get("stop_at_layer"))
+        self._check_hooks(given.arguments)
         return given
 
     def _check_hooks(self, kwargs: dict[str, Any]) -> None:
@@ -190,16 +186,12 @@ class LockedBridge(TransformerBridge):
     def hooks(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """As in TransformerLens, one thread at a time; a name that is no hook is an error that suggests the nearest."""
         given = self._checked_hooks("hooks", args, kwargs)
-        with self.lock, super().hooks(*given.args[1:], **given.kwargs) as hooked:
+        with self.lock, super().hooks(*given.args, **given.kwargs) as hooked:
             yield hooked
 
 
 @cache
-def _signature(method: str) -> Any:
-    return signature(getattr(TransformerBridge, method))
-
-
-def _bound(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundArguments:
-    """The arguments of a method of TransformerLens by name, and None for the bridge."""
-    given: BoundArguments = _signature(method).bind(None, *args, **kwargs)
-    return given
+def _signature(method: str) -> Signature:
+    """That of a method of TransformerLens, without the bridge."""
+    whole = signature(getattr(TransformerBridge, method))
+    return whole.replace(parameters=[*whole.parameters.values()][1:])

@@ -10,7 +10,7 @@ Nothing of a package is imported before somebody asks for its name, or for all t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -47,20 +47,22 @@ def entries(group: str) -> Mapping[str, EntryPoint]:
         group: one of `GROUPS`.
     """
     found: dict[str, EntryPoint] = {}
-    for key in [key for key in _twice if key[0] == group]:  # of another environment, in tests
-        del _twice[key]
-    for entry in sorted(entry_points(group=f"dcinterp.{group}"), key=lambda each: (each.name, each.value)):
+    for entry in _sorted(entry_points(group=f"dcinterp.{group}")):
         if group == "analyses" and not entry.name.isidentifier():
             leave_out(entry, "an analysis has the name of its function there")
             continue
-        other = found.setdefault(entry.value if group == "figures" else entry.name, entry)
-        if other.value != entry.value:
-            _twice.setdefault((group, entry.name), entry)
+        found.setdefault(entry.value if group == "figures" else entry.name, entry)
     return found
 
 
-_twice: dict[tuple[str, str], EntryPoint] = {}
-"""The second of two things under one name."""
+def _sorted(found: Iterable[EntryPoint]) -> list[EntryPoint]:
+    return sorted(found, key=lambda each: (each.name, each.value))
+
+
+def _other(entry: EntryPoint) -> EntryPoint | None:
+    """Another thing that has the same name; figures have none by which one asks for them."""
+    named = () if entry.group == "dcinterp.figures" else entry_points(group=entry.group, name=entry.name)
+    return next((each for each in _sorted(named) if each.value != entry.value), None)
 
 
 def package_of(entry: EntryPoint) -> str:
@@ -96,7 +98,7 @@ def load_entry(group: str, name: str, obstacle: Callable[[Any], str] = lambda ma
         KeyError: no package adds this name.
     """
     entry = entries(group)[name]
-    if (other := _twice.get((group, entry.name))) is not None:
+    if (other := _other(entry)) is not None:
         both = f"{package_of(entry)} and {package_of(other)}"
         said = f"{both} both add {entry.name!r} to {entry.group}; uninstall one of them."
         raise Unfit(entry, f"{package_of(other)} adds one too", said)

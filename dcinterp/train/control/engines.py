@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -157,13 +157,17 @@ def _run(command: list[str], log: str, stop: str, working: str | None = None) ->
         except BaseException:  # nobody would watch it
             child.terminate()
             raise
-    if code != 0 and _is_there(stop) and not _own_words(Path(log), before):
+    if code == 0:
+        return ""
+    lines = _lines(Path(log), before)
+    said = _own_words(lines)
+    if not said and _is_there(stop):
         return STOPPED
     if code < 0:
         killed = signal.Signals(-code).name
         hint = ", as where memory runs out" if killed == "SIGKILL" else ""
         return f"was killed ({killed}{hint}); see {log}"
-    return "" if code == 0 else _last_words(Path(log), before) or f"ended with code {code}; see {log}"
+    return said or (lines[-1].strip() if lines else f"ended with code {code}; see {log}")
 
 
 def _is_there(stop: str) -> bool:
@@ -180,19 +184,14 @@ def _let_orphan_end(folder: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _last_words(log: Path, before: int) -> str:
-    """What a run said when it ended, after the bytes of earlier attempts: its own sentence, or the last line."""
-    lines = _lines(log, before)
-    return _own_words(log, before) or (lines[-1].strip() if lines else "")
-
-
-def _own_words(log: Path, before: int) -> str:
+def _own_words(lines: Sequence[str]) -> str:
     """The sentence by which a run said that it could not go on; nothing where it said none."""
-    own = [line for line in _lines(log, before) if re.match("dcinterp: (?!note: )", line)]
+    own = [line for line in lines if re.match("dcinterp: (?!note: )", line)]
     return own[-1].removeprefix("dcinterp: ").strip() if own else ""
 
 
 def _lines(log: Path, before: int) -> list[str]:
+    """What a run wrote, after the bytes of earlier attempts."""
     text = log.read_bytes()[before:].decode(errors="replace")
     return [line for line in re.split(r"[\r\n]+", text) if line.strip()]
 

@@ -20,7 +20,6 @@ import math
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack, contextmanager
@@ -143,12 +142,11 @@ def read_sweep(path: str | Path, *, output: str | Path | None = None) -> Sweep:
         _require_model(run)
     named: dict[str, str] = {}
     for name in (run.name for run in runs):
-        if (other := named.setdefault(name.casefold(), name)) != name:
-            said = f"are called {name!r} and {other!r}, which would be one folder on many disks"
-            raise UserError(f"Two runs of {path} {said}; rename one.")
-    if len(named) < len(runs):
-        twice = next(name for name, count in Counter(run.name for run in runs).items() if count > 1)
-        raise UserError(f"Two runs of {path} are called {twice!r}; give the entries under `runs` different names.")
+        if (other := named.get(name.casefold())) is not None:
+            both = f" and {other!r}, which would be one folder on many disks" if other != name else ""
+            said = f"are called {name!r}{both}; give the entries under `runs` different names"
+            raise UserError(f"Two runs of {path} {said}.")
+        named[name.casefold()] = name
     return Sweep(folder, tuple(runs), jobs)
 
 
